@@ -1,0 +1,205 @@
+package mpa
+
+import (
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"io"
+)
+
+// discardBatch is how many octets of handed-out FPDUs may pile up before they go
+// back to the stream: few enough to keep the TCP window open, many enough to
+// make looking at the stream's pieces again cheap.
+const discardBatch = 256 << 10
+
+// rx is the receive half of a Conn.
+type rx struct {
+	crc bool
+	err error // sticks
+
+	// The stream's octets as last peeked, and the cursor in them.
+	view  [][]byte
+	i     int   // piece of the cursor
+	off   int   // octet in that piece
+	ready int   // octets from the cursor on
+	used  int   // octets before the cursor, to be discarded
+	end   error // how the stream ends behind the view; nil if it goes on
+
+	fpdus, octets uint64 // not yet in Stats
+
+	word [crcLen]byte  // a length or CRC field that is cut in two; not local, or it would be allocated
+	head [MaxHead]byte // for ULPDU.Head
+}
+
+// Next returns the next ULPDU, whole and with its CRC checked. It is borrowed
+// until the following call of Next. ok is false if more octets are needed, or
+// FPDU mode has not begun.
+//
+// Errors stick. io.EOF: the peer sent FIN after a whole FPDU. Otherwise an
+// *[Error]: [CodeClosed] for a stream that ended or died anywhere else,
+// [CodeCRC] for a bad CRC; the stream is left open for a Terminate then.
+func (c *Conn) Next() (u ULPDU, ok bool, err error) {
+	r := &c.rx
+	if r.err != nil {
+		return ULPDU{}, false, r.err
+	}
+	if state(c.state.Load()) != stateFPDU {
+		return ULPDU{}, false, c.nextEarly()
+	}
+	if r.used < discardBatch {
+		if u, ok, err = c.take(); ok || err != nil {
+			return u, ok, err
+		}
+	}
+	c.refill()
+	if u, ok, err = c.take(); ok || err != nil {
+		return u, ok, err
+	}
+	if r.end != nil {
+		return ULPDU{}, false, c.ended()
+	}
+	c.letGo()
+	return ULPDU{}, false, nil
+}
+
+// take hands out the FPDU at the cursor, if it is complete.
+func (c *Conn) take() (ULPDU, bool, error) {
+	r := &c.rx
+	if r.i >= len(r.view) {
+		return ULPDU{}, false, nil
+	}
+	s := r.view[r.i][r.off:]
+	if len(s) < lengthLen {
+		return c.takeSpread()
+	}
+	n := int(binary.BigEndian.Uint16(s))
+	size := FPDUSize(n)
+	if len(s) < size {
+		return c.takeSpread()
+	}
+	if r.crc && crc32.Update(0, castagnoli, s[:size-crcLen]) != getCRC(s[size-crcLen:]) {
+		return ULPDU{}, false, c.crcError()
+	}
+	if r.off += size; len(s) == size {
+		r.i, r.off = r.i+1, 0
+	}
+	r.passed(size)
+	return ULPDU{first: s[lengthLen : lengthLen+n : lengthLen+n], n: n, r: r}, true, nil
+}
+
+// takeSpread is take for an FPDU that lies in more than one piece.
+func (c *Conn) takeSpread() (ULPDU, bool, error) {
+	r := &c.rx
+	if r.ready < lengthLen {
+		return ULPDU{}, false, nil
+	}
+	at := cursor{r.view, r.i, r.off}
+	b := r.word[:]
+	at.read(b[:lengthLen])
+	n := int(binary.BigEndian.Uint16(b))
+	size := FPDUSize(n)
+	if r.ready < size {
+		return ULPDU{}, false, nil
+	}
+	u := ULPDU{n: n, r: r}
+	u.first, u.next = at.rest(), at.i+1
+	u.first = u.first[:min(n, len(u.first))]
+	if r.crc {
+		crc := crc32.Update(0, castagnoli, b[:lengthLen])
+		crc = at.sum(crc, size-lengthLen-crcLen)
+		at.read(b)
+		if crc != getCRC(b) {
+			return ULPDU{}, false, c.crcError()
+		}
+	} else {
+		at.skip(size - lengthLen)
+	}
+	r.i, r.off = at.i, at.off
+	r.passed(size)
+	return u, true, nil
+}
+
+func (r *rx) passed(size int) {
+	r.used += size
+	r.ready -= size
+	r.fpdus++
+	r.octets += uint64(size)
+}
+
+// refill gives handed-out octets back and looks at the stream afresh.
+func (c *Conn) refill() {
+	c.letGo()
+	r := &c.rx
+	r.view, r.end = c.bs.Peek()
+	for _, p := range r.view {
+		r.ready += len(p)
+	}
+}
+
+// letGo discards what has been handed out and forgets the view.
+func (c *Conn) letGo() {
+	r := &c.rx
+	if r.used > 0 {
+		c.bs.Discard(r.used)
+		c.stats.fpdusIn.Add(r.fpdus)
+		c.stats.octetsIn.Add(r.octets)
+	}
+	r.fpdus, r.octets = 0, 0
+	r.view, r.i, r.off, r.ready, r.used = nil, 0, 0, 0, 0
+}
+
+// nextEarly is Next before FPDU mode: the octets wait, a dead stream is told.
+func (c *Conn) nextEarly() error {
+	pieces, err := c.bs.Peek()
+	if err == nil || len(pieces) > 0 {
+		return nil
+	}
+	c.rx.err = lost(err)
+	return c.rx.err
+}
+
+func (c *Conn) crcError() error {
+	c.stats.crcErrors.Add(1)
+	c.rx.err = &Error{Code: CodeCRC}
+	c.letGo()
+	return c.rx.err
+}
+
+// ended turns the end of the stream into the error that sticks.
+func (c *Conn) ended() error {
+	r := &c.rx
+	if r.ready == 0 && errors.Is(r.end, io.EOF) {
+		r.err = io.EOF
+	} else {
+		r.err = lost(r.end)
+	}
+	c.letGo()
+	return r.err
+}
+
+// lost is the error for a stream that ended where it should not have.
+func lost(err error) *Error {
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	return &Error{Code: CodeClosed, Err: err}
+}
+
+// Drain discards, unread, everything that has arrived: what the receive half
+// does after an error while the stream is closed. It returns how many octets
+// it dropped, and io.EOF or an *[Error] once the stream has ended.
+func (c *Conn) Drain() (int, error) {
+	c.letGo()
+	pieces, err := c.bs.Peek()
+	n := 0
+	for _, p := range pieces {
+		n += len(p)
+	}
+	if n > 0 {
+		c.bs.Discard(n)
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = lost(err)
+	}
+	return n, err
+}

@@ -1,0 +1,168 @@
+package mpa
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+
+	"github.com/softrdma/softrdma/mempool"
+)
+
+// tx is the send half of a Conn.
+type tx struct {
+	crc   bool
+	large bool
+	err   error // sticks
+
+	pool *mempool.Pool
+	buf  *mempool.Buf // holds the FPDUs staged since the last Flush; nil if none
+	data []byte       // buf's whole room
+	n    int          // octets staged
+	room int          // what the stream takes at least; refreshed when it matters
+
+	fpdus uint64    // staged
+	parts [1][]byte // for Writev
+}
+
+// MULPDU returns the largest ULPDU that fits one TCP segment now, in octets:
+// 128 to 64768. It follows the stream's MSS. Longer ULPDUs, cut before the MSS
+// became smaller, can still be written. RFC 5044, Section 4.1.
+func (c *Conn) MULPDU() int {
+	if c.tx.large {
+		return MaxULPDU
+	}
+	return mulpduFor(c.bs.MSS())
+}
+
+// CanWrite reports whether the stream has room for one more FPDU with n ULPDU
+// octets behind what is staged. When it is false, Flush and wait until the
+// stream is writable again. It is false before FPDU mode, and true once the
+// send half has failed: Write says how.
+func (c *Conn) CanWrite(n int) bool {
+	t := &c.tx
+	if t.err != nil {
+		return true
+	}
+	if state(c.state.Load()) != stateFPDU {
+		return false
+	}
+	need := t.n + FPDUSize(n)
+	if t.n == 0 || need > t.room {
+		t.room = c.bs.Room()
+	}
+	return need <= t.room
+}
+
+// Write stages one FPDU whose ULPDU is head followed by payload. It copies
+// both, and computes the CRC over the copy. A full staging buffer is flushed on
+// the way; otherwise nothing is sent before Flush. The caller has asked
+// CanWrite.
+//
+// The first Write of a batch takes a staging buffer from the pool and waits
+// for one if all are out; it comes back with Flush, so flush before waiting for
+// anything else.
+//
+// Errors stick: an *[Error] with [CodeClosed], or the pool's error if it was
+// closed.
+func (c *Conn) Write(head []byte, payload [][]byte) error {
+	t := &c.tx
+	if t.err != nil {
+		return t.err
+	}
+	c.must(stateFPDU, "Write")
+	n := len(head)
+	for _, p := range payload {
+		n += len(p)
+	}
+	if n > MaxULPDU {
+		panic(fmt.Sprintf("mpa: Write of %d octets, the maximum is %d", n, MaxULPDU))
+	}
+	size := FPDUSize(n)
+	if t.n+size > len(t.data) {
+		if err := c.makeRoom(size); err != nil {
+			return err
+		}
+	}
+	b := t.data[t.n : t.n+size : t.n+size]
+	binary.BigEndian.PutUint16(b, uint16(n))
+	at := lengthLen + copy(b[lengthLen:], head)
+	for _, p := range payload {
+		at += copy(b[at:], p)
+	}
+	clear(b[at:]) // pad, and the CRC field where CRC is off
+	if t.crc {
+		body := b[:size-crcLen]
+		putCRC(b[size-crcLen:], crc32.Update(0, castagnoli, body))
+	}
+	t.n += size
+	t.fpdus++
+	return nil
+}
+
+// makeRoom flushes, and takes a staging buffer.
+func (c *Conn) makeRoom(size int) error {
+	t := &c.tx
+	if err := c.Flush(); err != nil {
+		return err
+	}
+	b, err := t.pool.Wait(context.Background())
+	if err != nil {
+		t.err = fmt.Errorf("mpa: no staging buffer: %w", err)
+		return t.err
+	}
+	t.buf = b
+	t.buf.SetLen(t.buf.Cap())
+	t.data = t.buf.Bytes()
+	if size > len(t.data) {
+		panic(fmt.Sprintf("mpa: an FPDU of %d octets does not fit the pool's buffers of %d", size, len(t.data)))
+	}
+	return nil
+}
+
+// Flush hands the staged FPDUs to the stream, in one piece, and gives the
+// staging buffer back. Errors stick.
+func (c *Conn) Flush() error {
+	t := &c.tx
+	if t.buf == nil {
+		return t.err
+	}
+	t.parts[0] = t.data[:t.n]
+	err := c.bs.Writev(t.parts[:])
+	t.parts[0] = nil
+	if err != nil {
+		t.err = &Error{Code: CodeClosed, Err: err}
+	} else {
+		t.room -= t.n
+		c.stats.fpdusOut.Add(t.fpdus)
+		c.stats.octetsOut.Add(uint64(t.n))
+	}
+	t.drop()
+	return t.err
+}
+
+// drop gives the staging buffer back.
+func (t *tx) drop() {
+	if t.buf != nil {
+		t.buf.Release()
+	}
+	t.buf, t.data, t.n, t.fpdus = nil, nil, 0, 0
+}
+
+// Pending returns how many octets are staged.
+func (c *Conn) Pending() int { return c.tx.n }
+
+// CloseWrite flushes and sends FIN. Nothing can be written afterwards.
+func (c *Conn) CloseWrite() error {
+	if err := c.Flush(); err != nil {
+		return err
+	}
+	if err := c.bs.CloseWrite(); err != nil {
+		c.tx.err = &Error{Code: CodeClosed, Err: err}
+	}
+	return c.tx.err
+}
+
+// Drop forgets what is staged and gives the staging buffer back, for a
+// connection that ends without Flush. It leaves the stream alone.
+func (c *Conn) Drop() { c.tx.drop() }

@@ -1,0 +1,47 @@
+package pktio
+
+import "time"
+
+// PacketConfig describes an AF_PACKET port. Only Interface must be set.
+type PacketConfig struct {
+	// Interface is the name of an Ethernet device that is up, in the network namespace of the calling thread: a
+	// network card, a veth, a tap, a bridge. The port shares the interface's Ethernet address with the kernel.
+	Interface string
+	// RingFrames is how many received frames the kernel keeps for us; further ones are dropped. 0 means 256. The
+	// ring takes RingFrames times MaxFrame octets of memory, 17 MiB with both at 0; it should hold more than a
+	// peer may send unacknowledged, and may take 256 MiB at most.
+	RingFrames int
+	// MaxFrame is the longest frame that can be received, in octets; longer ones are dropped. 0 means 65549, the
+	// longest super-frame.
+	MaxFrame int
+	// SendBuffer is how many octets may wait in the kernel before Send finds no room. 0 means 8 MiB.
+	SendBuffer int
+	// DownGrace is how long the interface may be down before Recv reports it with an error matching
+	// syscall.ENETDOWN. 0 means ten seconds, below 0 means at once. An interface that is gone is reported at once.
+	DownGrace time.Duration
+	// NoOffload makes Link report neither GSO nor Checksum, so that only frames as they go over the wire are sent.
+	// Received frames may still be super-frames.
+	NoOffload bool
+}
+
+// PacketStats counts what passed a Packet, in frames unless the name says otherwise.
+type PacketStats struct {
+	RxFrames, RxOctets uint64 // received
+	RxSuper            uint64 // received super-frames, also in RxFrames
+	RxRingFull         uint64 // dropped by the kernel because the ring was full
+	RxTooLong          uint64 // dropped because they were longer than MaxFrame
+	RxTagged           uint64 // dropped because they had a VLAN tag
+	TxFrames, TxOctets uint64 // taken by the kernel
+	TxSuper            uint64 // sent super-frames, also in TxFrames
+	TxNoRoom           uint64 // not taken: the kernel had no room
+	TxErrors           uint64 // not taken: the kernel refused them
+	Outages            uint64 // times the interface was found down
+}
+
+const (
+	defaultRingFrames = 256
+	defaultSendBuffer = 8 << 20
+	defaultDownGrace  = 10 * time.Second
+	maxRingMaxFrame   = 512 << 10
+	maxRingOctets     = 256 << 20 // the kernel would try for more, at everybody's expense
+)

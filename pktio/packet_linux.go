@@ -1,0 +1,270 @@
+package pktio
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Packet is a port on a network interface by way of an AF_PACKET socket: a TPACKET_V2 ring shared with the kernel for
+// receive, sendmsg for transmit, and a virtio_net_hdr with each frame both ways, so that super-frames pass whole.
+//
+// It sees frames to the interface's address and to groups, as the kernel does, which keeps handling them too: our
+// stack must use an IP address that the kernel does not have. Recv with a wait of 0 makes no system call.
+type Packet struct {
+	link  Link
+	index int // of the interface
+	grace time.Duration
+	file  *os.File // the socket, in Go's poller
+	raw   syscall.RawConn
+
+	state   atomic.Uint32
+	unmap   sync.Once
+	sending atomic.Bool
+
+	rx packetRx
+	tx packetTx
+
+	rxFrames, rxOctets, rxSuper, rxTooLong, rxTagged, outages atomic.Uint64
+	txFrames, txOctets, txSuper, txNoRoom, txErrors           atomic.Uint64
+
+	statsMu  sync.Mutex
+	ringFull uint64 // guarded by statsMu: the kernel forgets what it has told
+}
+
+// Bits of Packet.state. The ring is unmapped once the port is closed, nobody is in Recv and nothing is lent.
+const (
+	stateReceiving = 1 << iota
+	stateLent
+	stateClosed
+)
+
+// OpenPacket opens a port on c.Interface. It needs CAP_NET_RAW in the user namespace that owns the network
+// namespace. Errors match os.ErrPermission without that right, syscall.ENODEV if there is no such interface and
+// syscall.ENETDOWN if it is down.
+func OpenPacket(c PacketConfig) (*Packet, error) {
+	if err := c.setDefaults(); err != nil {
+		return nil, err
+	}
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if errors.Is(err, os.ErrPermission) {
+		return nil, fmt.Errorf("pktio: a packet socket on %s needs CAP_NET_RAW: run as root, give the program the right with \"setcap cap_net_raw+ep PROGRAM\", or use the kernel backend: %w", c.Interface, err)
+	} else if err != nil {
+		return nil, fmt.Errorf("pktio: no packet socket to be had from this kernel: use the kernel backend: %w", err)
+	}
+	p := &Packet{grace: c.DownGrace}
+	if err := p.setup(fd, &c); err != nil {
+		if p.rx.ring != nil {
+			_ = unix.Munmap(p.rx.ring)
+		}
+		_ = unix.Close(fd)
+		return nil, err
+	}
+	p.file = os.NewFile(uintptr(fd), "packet:"+c.Interface)
+	if p.raw, err = p.file.SyscallConn(); err == nil {
+		err = p.file.SetDeadline(time.Time{}) // fails where the poller has not taken the socket
+	}
+	if err != nil {
+		_ = p.Close()
+		return nil, fmt.Errorf("pktio: the packet socket on %s cannot be waited for: %w", c.Interface, err)
+	}
+	return p, nil
+}
+
+func (c *PacketConfig) setDefaults() error {
+	if c.Interface == "" {
+		return fmt.Errorf("pktio: no interface named: set PacketConfig.Interface: %w", unix.EINVAL)
+	}
+	if c.RingFrames == 0 {
+		c.RingFrames = defaultRingFrames
+	}
+	if c.MaxFrame == 0 {
+		c.MaxFrame = MaxSuperFrame
+	}
+	if c.SendBuffer == 0 {
+		c.SendBuffer = defaultSendBuffer
+	}
+	if c.DownGrace == 0 {
+		c.DownGrace = defaultDownGrace
+	}
+	switch {
+	case c.MaxFrame < EthernetHeader+minMTU || c.MaxFrame > maxRingMaxFrame:
+		return fmt.Errorf("pktio: the longest frame is from %d to %d octets, not %d: %w", EthernetHeader+minMTU, maxRingMaxFrame, c.MaxFrame, unix.EINVAL)
+	case c.RingFrames < 2 || c.RingFrames > maxRingOctets/c.MaxFrame:
+		return fmt.Errorf("pktio: a ring for frames of %d octets has 2 to %d of them, not %d: %w", c.MaxFrame, maxRingOctets/c.MaxFrame, c.RingFrames, unix.EINVAL)
+	case c.SendBuffer < 0 || c.SendBuffer > math.MaxInt32/2:
+		return fmt.Errorf("pktio: a send buffer cannot have %d octets: %w", c.SendBuffer, unix.EINVAL)
+	}
+	return nil
+}
+
+// setup makes fd a receiving socket. The socket has no protocol until bind, so that no frame comes in before the filter
+// and the ring are in place.
+func (p *Packet) setup(fd int, c *PacketConfig) error {
+	if err := p.findLink(fd, c); err != nil {
+		return err
+	}
+	for _, o := range []struct {
+		name  string
+		opt   int
+		value int
+	}{
+		{"PACKET_IGNORE_OUTGOING", unix.PACKET_IGNORE_OUTGOING, 1}, // or we would receive what we send
+		{"PACKET_VERSION", unix.PACKET_VERSION, unix.TPACKET_V2},
+		{"PACKET_VNET_HDR", unix.PACKET_VNET_HDR, 1},
+	} {
+		if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, o.opt, o.value); err != nil {
+			return fmt.Errorf("pktio: this kernel does not do %s, which came with Linux 4.20 at the latest: use the kernel backend: %w", o.name, err)
+		}
+	}
+	// Forcing needs CAP_NET_ADMIN; without it the kernel gives what it allows everyone.
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, c.SendBuffer) != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, c.SendBuffer)
+	}
+	if err := p.rx.mapRing(fd, c); err != nil {
+		return err
+	}
+	p.rx.try = p.tryRecv
+	p.rx.look = p.lookFd
+	p.tx.try = p.trySend
+	if err := attachFilter(fd, p.link.Addr); err != nil {
+		return fmt.Errorf("pktio: no filter on the packet socket on %s: %w", c.Interface, err)
+	}
+	err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_ALL), Ifindex: p.index})
+	if err != nil {
+		return fmt.Errorf("pktio: interface %s does not let itself be bound: %w", c.Interface, err)
+	}
+	return nil
+}
+
+// findLink fills in p.link and p.index.
+func (p *Packet) findLink(fd int, c *PacketConfig) error {
+	ifr, err := unix.NewIfreq(c.Interface)
+	if err == nil {
+		err = unix.IoctlIfreq(fd, unix.SIOCGIFINDEX, ifr)
+	}
+	if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("pktio: there is no interface %q in this network namespace: \"ip link\" lists those there are: %w", c.Interface, unix.ENODEV)
+	} else if err != nil {
+		return fmt.Errorf("pktio: interface %s: %w", c.Interface, err)
+	}
+	p.index = int(ifr.Uint32())
+	if err := unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, ifr); err != nil {
+		return fmt.Errorf("pktio: flags of interface %s: %w", c.Interface, err)
+	}
+	p.link.Name = c.Interface
+	if ifr.Uint16()&unix.IFF_UP == 0 {
+		return p.downError()
+	}
+	if err := unix.IoctlIfreq(fd, unix.SIOCGIFMTU, ifr); err != nil {
+		return fmt.Errorf("pktio: MTU of interface %s: %w", c.Interface, err)
+	}
+	p.link.MTU = min(int(ifr.Uint32()), maxMTU)
+	// The address: bound without a protocol, the socket receives nothing but knows its interface.
+	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Ifindex: p.index}); err != nil {
+		return fmt.Errorf("pktio: interface %s does not let itself be bound: %w", c.Interface, err)
+	}
+	sa, err := unix.Getsockname(fd)
+	if err != nil {
+		return fmt.Errorf("pktio: address of interface %s: %w", c.Interface, err)
+	}
+	ll, ok := sa.(*unix.SockaddrLinklayer)
+	if !ok || ll.Hatype != unix.ARPHRD_ETHER || ll.Halen != 6 {
+		return fmt.Errorf("pktio: interface %s is no Ethernet device: take a network card, a veth or a tap, or use the kernel backend: %w", c.Interface, unix.EAFNOSUPPORT)
+	}
+	copy(p.link.Addr[:], ll.Addr[:])
+	p.link.MaxFrame = p.link.MTU + EthernetHeader
+	if !c.NoOffload {
+		// True of every device: what it cannot do the kernel does just before.
+		p.link.GSO, p.link.Checksum = true, true
+		p.link.MaxFrame = MaxSuperFrame
+	}
+	p.rx.ifr = ifr
+	return nil
+}
+
+// attachFilter lets the socket see frames to addr and to groups (broadcast is one) and nothing else.
+func attachFilter(fd int, addr [6]byte) error {
+	high := uint32(addr[0])<<24 | uint32(addr[1])<<16 | uint32(addr[2])<<8 | uint32(addr[3])
+	low := uint32(addr[4])<<8 | uint32(addr[5])
+	prog := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 0},
+		{Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, K: 1, Jt: 4}, // group bit: accept
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: high, Jf: 3},
+		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: 4},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: low, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: math.MaxUint32},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+	}
+	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+		&unix.SockFprog{Len: uint16(len(prog)), Filter: &prog[0]})
+}
+
+// Link describes the interface as it was when the port was opened.
+func (p *Packet) Link() Link { return p.link }
+
+// Stats returns the counters.
+func (p *Packet) Stats() PacketStats {
+	return PacketStats{
+		RxFrames: p.rxFrames.Load(), RxOctets: p.rxOctets.Load(), RxSuper: p.rxSuper.Load(),
+		RxRingFull: p.readRingFull(), RxTooLong: p.rxTooLong.Load(), RxTagged: p.rxTagged.Load(),
+		TxFrames: p.txFrames.Load(), TxOctets: p.txOctets.Load(), TxSuper: p.txSuper.Load(),
+		TxNoRoom: p.txNoRoom.Load(), TxErrors: p.txErrors.Load(), Outages: p.outages.Load(),
+	}
+}
+
+// readRingFull adds up the kernel's drop counter, which starts anew at each reading.
+func (p *Packet) readRingFull() uint64 {
+	p.statsMu.Lock()
+	defer p.statsMu.Unlock()
+	_ = p.raw.Control(func(fd uintptr) {
+		if st, err := unix.GetsockoptTpacketStats(int(fd), unix.SOL_PACKET, unix.PACKET_STATISTICS); err == nil {
+			p.ringFull += uint64(st.Drops)
+		}
+	})
+	return p.ringFull
+}
+
+// Close closes the socket, see [Port].
+func (p *Packet) Close() error {
+	if p.raw != nil {
+		p.readRingFull()
+	}
+	old := p.state.Or(stateClosed)
+	if old&stateClosed != 0 {
+		return nil
+	}
+	err := p.file.Close()
+	if old&(stateReceiving|stateLent) == 0 {
+		p.unmapRing()
+	}
+	return err
+}
+
+func (p *Packet) unmapRing() {
+	p.unmap.Do(func() {
+		_ = unix.Munmap(p.rx.ring)
+		p.rx.ring = nil
+	})
+}
+
+func (p *Packet) downError() error {
+	return fmt.Errorf("pktio: interface %s is down: \"ip link set %s up\" brings it up: %w", p.link.Name, p.link.Name, unix.ENETDOWN)
+}
+
+func (p *Packet) goneError() error {
+	return fmt.Errorf("pktio: interface %s is gone, deleted or moved to another network namespace: open the device anew when it is back: %w", p.link.Name, unix.ENETDOWN)
+}
+
+func htons(v uint16) uint16 {
+	return binary.NativeEndian.Uint16([]byte{byte(v >> 8), byte(v)})
+}

@@ -1,0 +1,252 @@
+package rdmap
+
+import (
+	"errors"
+	"io"
+
+	"github.com/softrdma/softrdma/ddp"
+)
+
+// rx is the receive half of a Stream.
+type rx struct {
+	err error        // sticks
+	seg *ddp.Segment // received and not done with
+
+	// The Send in progress.
+	buf    bufState
+	id     uint64     // of its buffer
+	cursor ddp.Cursor // in its buffer
+	ulp    byte       // control octet of its first segment
+	word   uint32     // Invalidate STag of its first segment
+
+	// The tagged message in progress, if tagged is set: a Write or a Read
+	// Response.
+	tagged   bool
+	taggedOp opcode
+
+	got uint32 // octets of the response to the oldest read
+}
+
+// bufState is where the question for a receive buffer stands.
+type bufState uint8
+
+const (
+	bufNone bufState = iota
+	bufAsked
+	bufGiven
+	bufRefused
+)
+
+// Receive works on until there is something to report. ok is false if more
+// octets are needed. An error ends the receive half and is returned again by
+// every further call; the Terminate it calls for is due already.
+//
+// Errors: io.EOF after the peer's FIN between two messages; *[PeerError];
+// *[Error], *[ddp.Error] and *[mpa.Error] for what the peer did wrong or the
+// connection died of, with a *[ResponseError] in the chain if an answer to a
+// read of ours is at fault; *[LocalError] for a bad receive buffer;
+// [ErrStopped] if the send half has ended the stream.
+func (s *Stream) Receive() (e Event, ok bool, err error) {
+	r := &s.rx
+	for {
+		if r.err == nil && s.due.Load() != nil && s.gate.Load() {
+			r.err = ErrStopped
+		}
+		if r.err != nil {
+			return Event{}, false, r.err
+		}
+		if r.seg == nil {
+			if r.seg, ok, err = s.ddp.Next(); err != nil {
+				return Event{}, false, s.stop(err)
+			} else if !ok {
+				return Event{}, false, nil
+			}
+			if !s.gate.Load() {
+				s.gate.Store(true)
+				return Event{Kind: FirstFPDU, KickTx: true}, true, nil
+			}
+		}
+		if e, err = s.handle(r.seg); err != nil {
+			return Event{}, false, s.stop(err)
+		}
+		if e.Kind != NeedRecv {
+			r.seg = nil
+		}
+		if e.Kind != 0 {
+			return e, true, nil
+		}
+	}
+}
+
+// stop ends the receive half because of err and makes the Terminate due.
+func (s *Stream) stop(err error) error {
+	r := &s.rx
+	r.seg = nil
+	if errors.Is(err, io.EOF) && (r.tagged || s.ddp.Open(ddp.QNSend)) {
+		err = &Error{Type: TypeOperation, Code: CodeCatastrophic, Err: io.ErrUnexpectedEOF}
+	}
+	r.err = err
+	s.Terminate(err)
+	if s.due.Load() != nil {
+		// Whatever came, the peer is in FPDU mode: a Terminate may go out.
+		s.gate.Store(true)
+	}
+	return err
+}
+
+// handle does one segment. Checks go from the outside in: version, opcode,
+// model, queue, then what ddp knows. A zero Event has nothing to report.
+func (s *Stream) handle(g *ddp.Segment) (Event, error) {
+	if versionOf(g.ULP()) != version {
+		return Event{}, s.fail(g, TypeOperation, CodeVersion, nil)
+	}
+	op := opcodeOf(g.ULP())
+	switch {
+	case op == opTerminate:
+		return Event{}, s.terminated(g)
+	case op == opWrite && g.Tagged():
+		return Event{}, s.write(g)
+	case op == opReadResponse && g.Tagged():
+		return s.response(g)
+	case op == opReadRequest && !g.Tagged():
+		return s.request(g)
+	case op >= opSend && op <= opSendSEInv && !g.Tagged():
+		return s.send(g, op)
+	}
+	return Event{}, s.fail(g, TypeOperation, CodeOpcode, nil)
+}
+
+// fail returns the error of this layer for a segment.
+func (s *Stream) fail(g *ddp.Segment, typ, code uint8, cause error) error {
+	return &Error{Type: typ, Code: code, Header: g.CloneHeader(), SegLen: g.Len(), Err: cause}
+}
+
+// within reports whether a tagged message of kind op is in progress.
+func (r *rx) within(op opcode) bool { return r.tagged && r.taggedOp == op }
+
+// write places one segment of a Write, wherever it says: nothing of it is
+// reported. Segments of a Write and of a Read Response do not mix.
+func (s *Stream) write(g *ddp.Segment) error {
+	r := &s.rx
+	if r.within(opReadResponse) {
+		return s.fail(g, TypeOperation, CodeOpcode, nil)
+	}
+	if err := s.ddp.PlaceTagged(g, ddp.RemoteWrite); err != nil {
+		return err
+	}
+	r.tagged, r.taggedOp = !g.Last(), opWrite
+	if g.Last() {
+		s.stats.writesIn.Add(1)
+	}
+	return nil
+}
+
+// send places one segment of a Send. A Send cannot begin inside a Write: it
+// would be delivered before what was sent earlier.
+func (s *Stream) send(g *ddp.Segment, op opcode) (Event, error) {
+	r := &s.rx
+	if g.QN() != ddp.QNSend {
+		return Event{}, s.ddp.Fail(g, ddp.TypeUntagged, ddp.CodeQN, nil)
+	}
+	first, err := s.ddp.Arrive(g)
+	if err != nil {
+		return Event{}, err
+	}
+	if !first {
+		if r.changed(g, op) {
+			return Event{}, s.fail(g, TypeOperation, CodeOpcode, nil)
+		}
+		return s.placeSend(g, op)
+	}
+	if r.within(opWrite) {
+		return Event{}, s.fail(g, TypeOperation, CodeOpcode, nil)
+	}
+	switch r.buf {
+	case bufRefused:
+		return Event{}, s.ddp.Fail(g, ddp.TypeUntagged, ddp.CodeNoBuffer, nil)
+	case bufGiven:
+	default:
+		r.buf = bufAsked
+		return Event{Kind: NeedRecv}, nil
+	}
+	r.ulp, r.word = g.ULP(), g.ULPWord()
+	if op.invalidates() {
+		if err := s.cfg.Table.CanInvalidate(ddp.STag(r.word), s.cfg.PD); err != nil {
+			return Event{}, s.kept(g, err)
+		}
+	}
+	return s.placeSend(g, op)
+}
+
+// changed reports whether a later segment of a Send differs from its first one
+// in what has to stay the same. RFC 5041, Section 5.1.
+func (r *rx) changed(g *ddp.Segment, op opcode) bool {
+	return op != opcodeOf(r.ulp) || op.invalidates() && g.ULPWord() != r.word
+}
+
+// placeSend places a segment in the buffer given, and completes the Send with
+// the last one.
+func (s *Stream) placeSend(g *ddp.Segment, op opcode) (Event, error) {
+	r := &s.rx
+	n, done, err := s.ddp.Place(g, &r.cursor)
+	if err != nil {
+		var f *ddp.Fault
+		if errors.As(err, &f) {
+			err = &LocalError{Recv: true, ID: r.id, Err: err}
+		}
+		return Event{}, err
+	}
+	if !done {
+		return Event{}, nil
+	}
+	e := Event{Kind: RecvDone, ID: r.id, Len: n, Solicited: op.solicited()}
+	if op.invalidates() {
+		if err := s.cfg.Table.Invalidate(ddp.STag(r.word), s.cfg.PD); err != nil {
+			return Event{}, s.kept(g, err)
+		}
+		e.Invalidated, e.InvSTag = true, ddp.STag(r.word)
+	}
+	r.buf = bufNone
+	s.stats.sendsIn.Add(1)
+	return e, nil
+}
+
+// kept is the error for a region that the peer may not invalidate.
+func (s *Stream) kept(g *ddp.Segment, err error) error {
+	var f *ddp.Fault
+	code := uint8(CodeKept)
+	if errors.As(err, &f) && f.Kind == ddp.FaultSTag {
+		code = CodeSTag
+	}
+	return s.fail(g, TypeProtection, code, err)
+}
+
+// Give answers NeedRecv with a buffer. Its SGL is checked piece by piece as
+// data arrives.
+func (s *Stream) Give(b RecvBuf) {
+	r := &s.rx
+	if r.buf != bufAsked {
+		panic("rdmap: Give without NeedRecv")
+	}
+	pd := b.PD
+	if pd == 0 {
+		pd = s.cfg.PD
+	}
+	r.buf, r.id = bufGiven, b.ID
+	r.cursor.Reset(s.cfg.Table, pd, b.SGL)
+}
+
+// Refuse answers NeedRecv: no receive is posted. The next Receive returns the
+// error that ends the stream.
+func (s *Stream) Refuse() {
+	if s.rx.buf != bufAsked {
+		panic("rdmap: Refuse without NeedRecv")
+	}
+	s.rx.buf = bufRefused
+}
+
+// terminated takes a Terminate, in whatever shape it comes.
+func (s *Stream) terminated(g *ddp.Segment) error {
+	s.stats.terminatesIn.Add(1)
+	return &PeerError{Terminate: ParseTerminate(g.Payload(maxTermLen))}
+}

@@ -1,0 +1,144 @@
+package iwarp
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"github.com/softrdma/softrdma/mpa"
+	"github.com/softrdma/softrdma/pktio"
+)
+
+// Backend names what carries a device's TCP/IP traffic.
+type Backend uint8
+
+const (
+	Auto   Backend = iota // Packet where the host allows it, else Kernel
+	Packet                // own TCP/IP stack over an AF_PACKET socket
+	XDP                   // own TCP/IP stack over AF_XDP; not built yet
+	Kernel                // the host's TCP sockets
+	pipe                  // own TCP/IP stack over a link in memory, see Pipe
+)
+
+var backendNames = [...]string{Auto: "auto", Packet: "packet", XDP: "xdp", Kernel: "kernel", pipe: "pipe"}
+
+func (b Backend) String() string {
+	if int(b) < len(backendNames) {
+		return backendNames[b]
+	}
+	return fmt.Sprintf("Backend(%d)", uint8(b))
+}
+
+// ParseBackend returns the backend that a name means: auto, packet, xdp or
+// kernel.
+func ParseBackend(s string) (Backend, error) {
+	for b, name := range backendNames {
+		if name == s && Backend(b) != pipe {
+			return Backend(b), nil
+		}
+	}
+	return Auto, fmt.Errorf("unknown backend %q: take auto, packet, xdp or kernel", s)
+}
+
+// Config says how Open makes a device. The zero value opens the host's TCP
+// sockets with the protocol defaults below.
+type Config struct {
+	Backend   Backend
+	Interface string         // network interface of Packet and XDP
+	Addrs     []netip.Prefix // addresses of our own stack, which the host must not own; Kernel: addresses to listen on and dial from, all of the host's if empty
+	Gateway   netip.Addr     // next hop for destinations off the link; none if zero
+	MTU       int            // octets of an IP packet; the interface's if 0
+
+	Protocol
+
+	SpinFor time.Duration                        // how long an idle receive goroutine spins before it blocks; DefaultSpin if 0, none if negative
+	Tap     func(pktio.Port) (pktio.Port, error) // wraps Packet's port: to capture, or in pktio.Faulty; nil for none
+	Logger  *slog.Logger                         // connection set-up and loss; nil for none
+}
+
+// Protocol holds what a device asks for and insists on when it sets up a
+// connection. The zero value is what every known peer accepts: CRC, MPA
+// revision 2, peer-to-peer with a zero-length Read as the ready-to-receive
+// message (RFC 5044, RFC 6581).
+type Protocol struct {
+	NoCRC        bool // do not ask for a CRC; it is used all the same if the peer asks for one
+	RequireCRC   bool // refuse a peer that would run without CRC
+	Rev1         bool // start with MPA revision 1, which negotiates no read depths
+	RequireRev2  bool // refuse a peer that speaks revision 1 only
+	ClientServer bool // do not ask for the peer-to-peer model of RFC 6581
+	OfferWrite   bool // offer a zero-length Write as ready-to-receive message too
+
+	IRD int // inbound reads a connection takes unless it asks for another number; DefaultReadDepth if 0
+	ORD int // outbound reads likewise
+
+	ConnectTimeout time.Duration // TCP connect, and again from Request to Reply; 10 s if 0
+	RequestTimeout time.Duration // from a TCP connection to its whole Request; 5 s if 0
+	DrainTimeout   time.Duration // from our Terminate or FIN to the peer's FIN; 3 s if 0
+	HalfOpen       int           // connections of one listener that have sent no whole Request; the oldest gives way to a new one; 128 if 0
+}
+
+const (
+	// DefaultSpin is how long an idle receive goroutine looks for frames
+	// before it blocks: long enough for an answer from the next host, short
+	// enough for an idle device to use no processor.
+	DefaultSpin = 50 * time.Microsecond
+	// DefaultReadDepth is the number of reads in flight each way, clear of
+	// the smallest limit of known adapters (32).
+	DefaultReadDepth = 16
+	// MaxReadDepth bounds both depths: what one connection may hold in read
+	// slots, and what Linux siw grants at most.
+	MaxReadDepth = 128
+
+	connectTimeout = 10 * time.Second
+	requestTimeout = 5 * time.Second
+	drainTimeout   = 3 * time.Second
+	halfOpen       = 128
+)
+
+// withDefaults returns a checked copy with every zero replaced.
+func (p Protocol) withDefaults() (Protocol, error) {
+	def := func(v *int, d int) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	after := func(v *time.Duration, d time.Duration) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	def(&p.IRD, DefaultReadDepth)
+	def(&p.ORD, DefaultReadDepth)
+	def(&p.HalfOpen, halfOpen)
+	after(&p.ConnectTimeout, connectTimeout)
+	after(&p.RequestTimeout, requestTimeout)
+	after(&p.DrainTimeout, drainTimeout)
+	switch {
+	case p.IRD < 0 || p.IRD > MaxReadDepth || p.ORD < 0 || p.ORD > MaxReadDepth:
+		return p, fmt.Errorf("read depths IRD %d, ORD %d: each must be 0..%d", p.IRD, p.ORD, MaxReadDepth)
+	case p.ConnectTimeout < 0 || p.RequestTimeout < 0 || p.DrainTimeout < 0 || p.HalfOpen < 0:
+		return p, fmt.Errorf("timeouts and limits must not be negative")
+	case p.NoCRC && p.RequireCRC:
+		return p, fmt.Errorf("NoCRC and RequireCRC exclude each other: set one of them")
+	case p.Rev1 && p.RequireRev2:
+		return p, fmt.Errorf("Rev1 and RequireRev2 exclude each other: set one of them")
+	}
+	return p, nil
+}
+
+// mpa is the start-up policy of one connection. The depths are the
+// application's; -1 takes the device's.
+func (p Protocol) mpa(ird, ord int) mpa.Config {
+	depth := func(v, def int) int {
+		if v < 0 {
+			return def
+		}
+		return v
+	}
+	return mpa.Config{
+		NoCRC: p.NoCRC, RequireCRC: p.RequireCRC, Rev1: p.Rev1, RequireRev2: p.RequireRev2,
+		ClientServer: p.ClientServer, OfferWrite: p.OfferWrite,
+		IRD: depth(ird, p.IRD), ORD: depth(ord, p.ORD), MaxIRD: MaxReadDepth,
+	}
+}

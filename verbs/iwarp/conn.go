@@ -1,0 +1,296 @@
+package iwarp
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"sync/atomic"
+	"time"
+
+	"github.com/softrdma/softrdma/mpa"
+	"github.com/softrdma/softrdma/netstack"
+	"github.com/softrdma/softrdma/rdmap"
+	"github.com/softrdma/softrdma/verbs"
+)
+
+// conn is one TCP connection from its SYN to its end. The receive goroutine
+// alone runs it; blocked and, once attached, the sending half of stream are
+// the exceptions.
+//
+//	initiator: dialing -> awaitReply ----------------+
+//	responder: awaitRequest -> awaitAccept -> awaitRTR -> running -> draining -> gone
+type conn struct {
+	dev     *device
+	tcp     *netstack.Conn
+	mpa     *mpa.Conn
+	stream  *rdmap.Stream // from running on; awaitRTR too
+	qp      *qp           // likewise
+	state   connState
+	params  mpa.Params
+	blocked atomic.Bool // the sending side waits for the window
+
+	deadline time.Time // zero: none
+	slot     int       // place in device.timers, -1: none
+
+	dial   *dial     // initiator: who waits for the result
+	lis    *listener // responder: where it came from
+	req    *request  // responder: from awaitAccept on
+	queued bool      // in device.again
+}
+
+type connState uint8
+
+const (
+	dialing connState = iota
+	awaitReply
+	awaitRequest
+	awaitAccept
+	awaitRTR
+	running
+	draining
+	gone
+)
+
+func (d *device) newConn(tcp *netstack.Conn, s connState, limit time.Duration) *conn {
+	c := &conn{dev: d, tcp: tcp, state: s, slot: -1}
+	c.mpa = mpa.NewConn(tcp, d.pool)
+	tcp.SetOwner(c)
+	d.conns[c] = struct{}{}
+	d.timers.set(c, time.Now().Add(limit))
+	return c
+}
+
+// ready is called when something may have changed on the connection.
+func (c *conn) ready() {
+	if c.blocked.Swap(false) {
+		c.dev.txq.push(c.qp)
+	}
+	switch c.state {
+	case dialing:
+		c.dialed()
+	case awaitReply:
+		c.reply()
+	case awaitRequest:
+		c.request()
+	case awaitAccept:
+		c.watch()
+	case awaitRTR, running:
+		c.receive()
+	case draining:
+		c.drain()
+	}
+}
+
+// rxBurst bounds the events one turn takes from a connection, so that a
+// flooding peer cannot keep the receive goroutine from its neighbours.
+const rxBurst = 512
+
+// receive parses, places and completes what has arrived.
+func (c *conn) receive() {
+	for range rxBurst {
+		ev, ok, err := c.stream.Receive()
+		if err != nil {
+			c.end(err)
+			return
+		}
+		if !ok {
+			return
+		}
+		if !c.handle(&ev) {
+			return
+		}
+	}
+	c.dev.turnAgain(c)
+}
+
+// handle acts on one event; false when the stream ended by it.
+func (c *conn) handle(ev *rdmap.Event) bool {
+	q := c.qp
+	ok := true
+	switch ev.Kind {
+	case rdmap.NeedRecv:
+		if b, posted := q.rq.take(); posted {
+			c.stream.Give(b)
+		} else {
+			c.stream.Refuse()
+		}
+	case rdmap.RecvDone:
+		ok = q.rq.finish(ev)
+	case rdmap.ReadDone:
+		ok = q.sq.finish(ev.ID, ev.Len)
+	}
+	if c.state == awaitRTR {
+		c.established()
+	}
+	if ev.KickTx {
+		c.dev.txq.push(q)
+	}
+	if !ok {
+		c.dev.overran()
+	}
+	return ok
+}
+
+// run enters FPDU mode under queue pair q.
+func (c *conn) run(q *qp, p mpa.Params, initiator bool) {
+	c.params = p
+	c.stream = rdmap.NewStream(c.mpa, rdmap.Config{
+		Table: c.dev.table, PD: q.pd, IRD: p.IRD, ORD: p.ORD,
+		Initiator: initiator, PeerToPeer: p.PeerToPeer, RTR: p.RTR,
+	})
+	c.qp = q
+	c.dev.mu.Lock()
+	c.dev.live[c] = struct{}{}
+	c.dev.mu.Unlock()
+	q.attach(c)
+}
+
+// end begins the end of a running stream in the protocol's way: cause is the
+// first error of either side, io.EOF for the peer's FIN, or errDisconnect. The
+// connection then drains until the peer's FIN.
+func (c *conn) end(cause error) {
+	if c.state != running && c.state != awaitRTR || errors.Is(cause, rdmap.ErrStopped) {
+		return // ErrStopped: the other half has the cause, and calls too
+	}
+	if errors.Is(cause, io.EOF) && c.busy() {
+		cause = errBadClose
+	}
+	e := endState{fault: c.qp.faultOf(cause), fin: true}
+	switch {
+	case errors.Is(cause, io.EOF), errors.Is(cause, errDisconnect):
+		c.over(nil, verbs.QPSSQD, e)
+	case lostTCP(cause):
+		e.dead = true
+		c.over(cause, verbs.QPSErr, e)
+	default:
+		c.stream.Terminate(cause)
+		c.over(cause, verbs.QPSSQE, e)
+	}
+	c.drain()
+}
+
+// reset ends a running stream at once and without a word to the peer. A nil
+// cause is this side's wish.
+func (c *conn) reset(cause error) {
+	if c.state == running || c.state == awaitRTR {
+		c.over(cause, verbs.QPSErr, endState{dead: true})
+	}
+	c.abort()
+}
+
+// over is where every running stream stops: the queue pair ends as e says, and
+// nothing more is received.
+func (c *conn) over(cause error, s verbs.QPState, e endState) {
+	if c.state == awaitRTR {
+		c.failAccept(cause)
+	}
+	c.state = draining
+	c.dev.timers.set(c, time.Now().Add(c.dev.proto.DrainTimeout))
+	c.dev.stats.ended.Add(1)
+	c.log("connection ended", "cause", cause)
+	if cause != nil {
+		c.dev.event(eventOf(cause, c.qp.num))
+		cause = streamError(cause)
+	}
+	c.qp.stop(cause, s, e)
+}
+
+// busy reports whether a FIN of the peer comes while work is in progress.
+func (c *conn) busy() bool { return !c.qp.sq.empty() || c.stream.OutstandingReads() > 0 }
+
+// errBadClose has the code of RFC 5040, Section 6.2: a FIN while work requests are open.
+var errBadClose = &rdmap.Error{Type: rdmap.TypeOperation, Code: rdmap.CodeCatastrophic,
+	Err: errors.New("the peer closed the connection while work requests were in progress")}
+
+// lostTCP reports whether err means that TCP can carry nothing any more.
+func lostTCP(err error) bool {
+	var e *mpa.Error
+	return errors.As(err, &e) && e.Code == mpa.CodeClosed
+}
+
+// drain discards what still arrives, unparsed, until the peer's FIN. Unread
+// octets would make TCP answer with a reset, which could overtake and destroy
+// our Terminate.
+func (c *conn) drain() {
+	for c.state == draining {
+		parts, err := c.tcp.Peek()
+		n := 0
+		for _, p := range parts {
+			n += len(p)
+		}
+		if n > 0 {
+			c.tcp.Discard(n)
+			continue
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			// While our own end is still on its way out, the sending side
+			// calls again when it is through.
+			if c.qp == nil || c.qp.State() == verbs.QPSErr && !c.blocked.Load() {
+				c.release(c.tcp.Close)
+			}
+		case err != nil:
+			c.abort()
+		}
+		break
+	}
+}
+
+// abort resets the connection at once.
+func (c *conn) abort() { c.release(c.tcp.Abort) }
+
+// release ends the connection by shut and forgets it.
+func (c *conn) release(shut func()) {
+	if c.state == gone {
+		return
+	}
+	c.state = gone
+	if q := c.qp; q != nil {
+		q.tx.Lock()
+		q.end.dead = true
+		q.conn = nil
+		shut()
+		c.mpa.Drop()
+		q.tx.Unlock()
+		c.dev.txq.push(q)
+		c.dev.mu.Lock()
+		c.dev.totals.add(c)
+		delete(c.dev.live, c)
+		c.dev.mu.Unlock()
+	} else {
+		shut()
+	}
+	if c.lis != nil {
+		c.lis.forget(c)
+	}
+	c.dev.timers.drop(c)
+	delete(c.dev.conns, c)
+}
+
+// timeout is called when the deadline of the current state has passed.
+func (c *conn) timeout() {
+	switch c.state {
+	case dialing, awaitReply:
+		c.failDial(errTimeout("no answer from " + c.tcp.RemoteAddr().String()))
+	case awaitRTR:
+		c.reset(errTimeout("no ready-to-receive message of the initiator"))
+	case awaitRequest:
+		c.dev.stats.requestTimeouts.Add(1)
+		c.abort()
+	case draining:
+		c.abort()
+	}
+}
+
+func (c *conn) log(msg string, args ...any) {
+	if l := c.dev.log; l != nil {
+		l.Info(msg, append(args, "local", c.tcp.LocalAddr(), "peer", c.tcp.RemoteAddr(), "qp", c.qpNum())...)
+	}
+}
+
+func (c *conn) qpNum() string {
+	if c.qp == nil {
+		return "-"
+	}
+	return fmt.Sprint(c.qp.num)
+}

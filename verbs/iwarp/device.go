@@ -1,0 +1,245 @@
+package iwarp
+
+import (
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/softrdma/softrdma/ddp"
+	"github.com/softrdma/softrdma/mempool"
+	"github.com/softrdma/softrdma/netstack"
+	"github.com/softrdma/softrdma/verbs"
+)
+
+// device joins the protocol column to the TCP/IP stack and runs the two
+// goroutines.
+type device struct {
+	proto Protocol
+	attr  verbs.DeviceAttr
+	log   *slog.Logger
+	stack *netstack.Stack
+	claim []*netstack.Claim // of our addresses
+	table *ddp.Table
+	pool  *mempool.Pool // FPDUs on their way to TCP
+	why   string        // see Explain
+	txq   txQueue
+	loops sync.WaitGroup
+	stats stats
+
+	events chan verbs.AsyncEvent
+	onStop func() error // ends what wraps the port
+
+	mu     sync.Mutex // guards what follows
+	qps    map[uint32]*qp
+	cmds   []func()           // for the receive goroutine
+	closed bool               // no new queue pair
+	ended  bool               // the receive goroutine takes no commands any more
+	live   map[*conn]struct{} // in FPDU mode, for the counters
+	totals streamTotals
+
+	// The receive goroutine's own.
+	conns     map[*conn]struct{}
+	listeners map[*netstack.Listener]*listener
+	timers    timers
+	again     []*conn         // had more to do when their turn ended
+	overrun   map[uint32]bool // completion queues that were reported
+	stopping  bool
+}
+
+// txBuffers and txBufferSize bound the memory for FPDUs on their way to TCP: a
+// buffer is in use only between the first FPDU of a burst and its flush, so a
+// few serve any number of queue pairs.
+const (
+	txBuffers    = 32
+	txBufferSize = 256 << 10
+	eventBacklog = 1024
+)
+
+func newDevice(s *netstack.Stack, c *Config, name string) (*device, error) {
+	pool, err := mempool.New(mempool.Config{Count: txBuffers, Size: txBufferSize})
+	if err != nil {
+		return nil, err
+	}
+	d := &device{
+		proto: c.Protocol, log: c.Logger, stack: s, pool: pool, table: ddp.NewTable(),
+		attr:   attr(name, s.MTU()),
+		events: make(chan verbs.AsyncEvent, eventBacklog),
+		qps:    map[uint32]*qp{}, conns: map[*conn]struct{}{}, listeners: map[*netstack.Listener]*listener{},
+		overrun: map[uint32]bool{}, live: map[*conn]struct{}{},
+	}
+	d.txq.init()
+	d.loops.Add(2)
+	go d.rxLoop()
+	go d.txLoop()
+	return d, nil
+}
+
+// provider is what package verbs reaches of a device.
+func (d *device) provider() verbs.Provider {
+	return verbs.Provider{
+		Attr: d.attr,
+		Info: d.why,
+		RegMR: func(pd uint32, mem []byte, a verbs.Access) (verbs.Key, uint64, error) {
+			s, base, err := d.table.Register(mem, ddp.PD(pd), ddp.Access(a))
+			return verbs.Key(s), base, err
+		},
+		DeregMR:  func(k verbs.Key) error { return d.table.Deregister(ddp.STag(k)) },
+		CreateQP: d.createQP,
+		Dial:     d.connect,
+		Listen:   d.listen,
+		Events:   d.events,
+		Stats:    d.snapshot,
+		Close:    d.close,
+	}
+}
+
+// do runs f on the receive goroutine, soon; false when the device is closed.
+func (d *device) do(f func()) bool {
+	d.mu.Lock()
+	if d.ended {
+		d.mu.Unlock()
+		return false
+	}
+	d.cmds = append(d.cmds, f)
+	d.mu.Unlock()
+	d.stack.Wake()
+	return true
+}
+
+// doWait runs f on the receive goroutine and waits; false, f not run, when the
+// device is closed. Not for the receive goroutine itself.
+func (d *device) doWait(f func()) bool {
+	done := make(chan struct{})
+	if !d.do(func() { f(); close(done) }) {
+		return false
+	}
+	<-done
+	return true
+}
+
+// rxLoop is the receive goroutine.
+func (d *device) rxLoop() {
+	defer d.loops.Done()
+	var events [64]netstack.Event
+	for {
+		n := d.stack.Poll(events[:], d.pollWait())
+		for _, e := range events[:n] {
+			if e.Listener != nil {
+				if l := d.listeners[e.Listener]; l != nil {
+					l.arrived()
+				}
+			} else if c, ok := e.Conn.Owner().(*conn); ok {
+				c.ready()
+			}
+		}
+		clear(events[:n])
+		d.turns()
+		d.timers.expire(time.Now())
+		if d.commands() {
+			return
+		}
+	}
+}
+
+// pollWait is how long the stack may park the receive goroutine.
+func (d *device) pollWait() time.Duration {
+	if len(d.again) > 0 {
+		return 0
+	}
+	return d.timers.next()
+}
+
+// turnAgain gives c another turn after its neighbours.
+func (d *device) turnAgain(c *conn) {
+	if !c.queued {
+		c.queued = true
+		d.again = append(d.again, c)
+	}
+}
+
+func (d *device) turns() {
+	for n := len(d.again); n > 0; n-- {
+		c := d.again[0]
+		d.again[0] = nil
+		d.again = d.again[1:]
+		c.queued = false
+		c.ready()
+	}
+}
+
+// commands runs what other goroutines asked for; true when the loop shall end.
+func (d *device) commands() bool {
+	for {
+		d.mu.Lock()
+		cmds := d.cmds
+		d.cmds = nil
+		if len(cmds) == 0 {
+			d.ended = d.stopping && len(d.conns) == 0
+			end := d.ended
+			d.mu.Unlock()
+			return end
+		}
+		d.mu.Unlock()
+		for _, f := range cmds {
+			f()
+		}
+	}
+}
+
+// event queues an asynchronous event; a full queue drops it, counted, so that
+// a hostile peer cannot grow it.
+func (d *device) event(e verbs.AsyncEvent) {
+	select {
+	case d.events <- e:
+	default:
+		d.stats.eventsDropped.Add(1)
+	}
+}
+
+// close stops the device. verbs has closed all queue pairs before; of their
+// connections those that end in order are given until their drain timeout.
+func (d *device) close() error {
+	d.mu.Lock()
+	was := d.closed
+	d.closed = true
+	d.mu.Unlock()
+	if was {
+		return nil
+	}
+	d.doWait(func() {
+		d.stopping = true
+		for _, l := range d.listeners {
+			l.shut()
+		}
+		for c := range d.conns {
+			c.failDial(verbs.ErrClosed)
+			if c.state != draining {
+				c.reset(nil)
+			}
+		}
+	})
+	d.txq.close()
+	d.loops.Wait()
+	err := d.stack.Close()
+	for _, c := range d.claim {
+		c.Close()
+	}
+	if e := d.pool.Close(); err == nil {
+		err = e
+	}
+	if d.onStop != nil {
+		if e := d.onStop(); err == nil {
+			err = e
+		}
+	}
+	close(d.events)
+	return err
+}
+
+// attr describes the device to package verbs, whose defaults fill the rest.
+func attr(name string, mtu int) verbs.DeviceAttr {
+	return verbs.DeviceAttr{
+		Name: name, NodeType: verbs.NodeRNIC, Transport: verbs.TransportIWARP, MTU: mtu,
+		MaxQPRdAtom: MaxReadDepth, MaxQPInitRdAtom: MaxReadDepth,
+	}
+}

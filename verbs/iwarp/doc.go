@@ -1,0 +1,29 @@
+// Package iwarp opens RDMA devices that speak iWARP (RFC 5040, 5041, 5044 and
+// 6581) in user space, over a TCP/IP stack of their own or over the host's.
+//
+// # Backends
+//
+// Packet runs the whole stack in this process: frames come from an AF_PACKET
+// socket (Linux, CAP_NET_RAW), TCP/IP is gVisor's, and the address used must
+// be one that the host itself does not own. Kernel runs iWARP over the host's
+// TCP sockets: no privilege, the same octets on the wire, the kernel's copies
+// and wake-ups. Auto takes Packet where an interface and an address are given
+// and the right is there, else Kernel; Explain tells which and why. Pipe joins
+// two devices by a link in memory and needs nothing from the host.
+//
+// # Threads
+//
+// A device runs two goroutines of its own. The receive goroutine polls the
+// TCP/IP stack, parses and places what arrives, and produces completions. The
+// transmit goroutine sends what could not be sent at once: normally the
+// goroutine that calls PostSend hands its message to TCP itself. The receive
+// goroutine never writes an FPDU and the sending side never parses one.
+//
+// # Limitations
+//
+// Markers (RFC 5044, Section 4.3), atomics and immediate data (RFC 7306),
+// shared receive queues and memory windows are not built; a peer that insists
+// on one of them is refused or terminated with the code its RFC names. iWARP
+// neither encrypts nor authenticates: use a tunnel on a network that is not
+// trusted.
+package iwarp

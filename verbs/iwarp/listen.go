@@ -1,0 +1,320 @@
+package iwarp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/softrdma/softrdma/mpa"
+	"github.com/softrdma/softrdma/netstack"
+	"github.com/softrdma/softrdma/verbs"
+)
+
+// listener holds connections until a whole MPA Request has arrived, and then
+// until the application takes them.
+type listener struct {
+	dev    *device
+	tcp    *netstack.Listener
+	ready  chan *request // requests nobody has taken yet; its capacity is the backlog
+	young  []*conn       // connections without a whole Request, oldest first; receive goroutine
+	closed chan struct{}
+}
+
+// request is a connection whose Request waits for the application's answer.
+type request struct {
+	conn     *conn
+	mpa      mpa.Request
+	info     verbs.ConnInfo // result of accepting
+	err      error          // likewise
+	done     chan struct{}  // closed when accepting has ended
+	gone     error          // the peer left first; receive goroutine
+	answered atomic.Bool    // Accept or Reject was called
+}
+
+func (d *device) listen(ctx context.Context, addr netip.AddrPort, backlog int, _ verbs.ListenParams) (verbs.ListenerOps, error) {
+	if err := ctx.Err(); err != nil {
+		return verbs.ListenerOps{}, err
+	}
+	if backlog <= 0 {
+		backlog = 128
+	}
+	l := &listener{dev: d, ready: make(chan *request, backlog), closed: make(chan struct{})}
+	var err error
+	d.doWait(func() {
+		if d.stopping {
+			err = verbs.ErrClosed
+			return
+		}
+		if l.tcp, err = d.stack.Listen(addr, backlog); err == nil {
+			d.listeners[l.tcp] = l
+		}
+	})
+	if err != nil {
+		return verbs.ListenerOps{}, &verbs.OpError{Op: "listen", Object: addr.String(), Err: err}
+	}
+	return verbs.ListenerOps{Addr: l.tcp.Addr(), Accept: l.next, Close: l.close}, nil
+}
+
+// next waits for a request.
+func (l *listener) next(ctx context.Context) (verbs.RequestOps, error) {
+	select {
+	case <-l.closed:
+		return verbs.RequestOps{}, verbs.ErrClosed
+	default:
+	}
+	select {
+	case r := <-l.ready:
+		return r.ops(), nil
+	case <-l.closed:
+		return verbs.RequestOps{}, verbs.ErrClosed
+	case <-ctx.Done():
+		return verbs.RequestOps{}, ctx.Err()
+	}
+}
+
+// close stops listening; connections that nobody has accepted are reset.
+func (l *listener) close() error {
+	l.dev.doWait(l.shut)
+	return nil
+}
+
+func (l *listener) shut() {
+	if l.dev.listeners[l.tcp] != l {
+		return
+	}
+	close(l.closed)
+	delete(l.dev.listeners, l.tcp)
+	for len(l.young) > 0 {
+		l.young[0].abort()
+	}
+	for n := len(l.ready); n > 0; n-- {
+		select {
+		case r := <-l.ready:
+			r.conn.abort()
+		default: // Accept took it first
+		}
+	}
+	l.tcp.Close()
+}
+
+// arrived takes what the TCP listener has.
+func (l *listener) arrived() {
+	for {
+		tcp, ok := l.tcp.Accept()
+		if !ok {
+			return
+		}
+		if len(l.young) >= l.dev.proto.HalfOpen {
+			// A silent crowd must not lock out an honest peer: the one that
+			// has been silent longest goes.
+			l.dev.stats.halfOpenDropped.Add(1)
+			l.young[0].abort()
+		}
+		c := l.dev.newConn(tcp, awaitRequest, l.dev.proto.RequestTimeout)
+		c.lis = l
+		l.young = append(l.young, c)
+		c.ready()
+	}
+}
+
+// forget drops c from those without a Request.
+func (l *listener) forget(c *conn) {
+	for i, y := range l.young {
+		if y == c {
+			l.young = append(l.young[:i], l.young[i+1:]...)
+			return
+		}
+	}
+}
+
+// request goes on from awaitRequest: octets have arrived.
+func (c *conn) request() {
+	req, ok, err := c.mpa.RecvRequest(c.dev.proto.mpa(-1, -1))
+	if err != nil {
+		c.log("MPA Request not taken", "err", err)
+		c.dev.stats.requestsRefused.Add(1)
+		if errors.Is(err, mpa.ErrRefused) {
+			c.refused() // the rejecting Reply is on its way
+		} else {
+			c.abort()
+		}
+		return
+	}
+	if !ok {
+		return
+	}
+	c.lis.forget(c)
+	c.dev.timers.drop(c)
+	c.state = awaitAccept
+	c.req = &request{conn: c, mpa: req, done: make(chan struct{})}
+	select {
+	case c.lis.ready <- c.req:
+	default:
+		c.dev.stats.backlogDropped.Add(1)
+		c.abort()
+	}
+}
+
+// watch notices a peer that leaves before it is accepted.
+func (c *conn) watch() {
+	if _, err := c.tcp.Peek(); err != nil {
+		c.req.gone = err
+		c.abort()
+	}
+}
+
+func (r *request) ops() verbs.RequestOps {
+	c := r.conn
+	return verbs.RequestOps{
+		Local: c.tcp.LocalAddr(), Remote: c.tcp.RemoteAddr(), PrivateData: r.mpa.Private,
+		IRD: r.mpa.PeerORD, ORD: r.mpa.PeerIRD, // the peer's, seen from here
+		Accept: r.accept,
+		Reject: r.reject,
+	}
+}
+
+var errAnswered = errors.New("the request was answered already")
+
+// accept puts the connection under queue pair num and waits until the peer
+// may be sent to.
+func (r *request) accept(ctx context.Context, num uint32, p verbs.ConnParams) (verbs.ConnInfo, error) {
+	d, c := r.conn.dev, r.conn
+	q, err := d.qp(num)
+	if err != nil {
+		return verbs.ConnInfo{}, err
+	}
+	if !r.answered.CompareAndSwap(false, true) {
+		return verbs.ConnInfo{}, errAnswered
+	}
+	if !d.do(func() { r.start(q, p) }) {
+		return verbs.ConnInfo{}, verbs.ErrClosed
+	}
+	select {
+	case <-r.done:
+	case <-ctx.Done():
+		d.do(func() {
+			if c.state == awaitRTR {
+				c.reset(ctx.Err())
+			}
+		})
+		<-r.done
+	}
+	if r.err != nil {
+		return verbs.ConnInfo{}, &verbs.OpError{Op: "accept", Object: c.tcp.RemoteAddr().String(), Err: r.err}
+	}
+	return r.info, nil
+}
+
+// start writes the Reply. The queue pair is in RTS and its receives stand
+// before the peer can learn that it may send (RFC 5041, Section 5.1).
+func (r *request) start(q *qp, p verbs.ConnParams) {
+	c := r.conn
+	switch {
+	case c.state != awaitAccept:
+		r.finish(r.left())
+		return
+	case q.conn != nil || q.dialing || q.State() != verbs.QPSInit:
+		r.finish(errors.New("the queue pair is in use: take a new one for each connection"))
+		c.refuse(nil)
+		return
+	}
+	params, err := c.mpa.Accept(c.dev.proto.mpa(p.IRD, p.ORD), p.PrivateData)
+	switch {
+	case errors.Is(err, mpa.ErrPrivateData):
+		r.finish(err) // nothing was sent; Reject is still possible
+		r.answered.Store(false)
+		return
+	case errors.Is(err, mpa.ErrRefused):
+		r.finish(err)
+		c.refused()
+		return
+	case err != nil:
+		r.finish(err)
+		c.abort()
+		return
+	}
+	c.run(q, params, false)
+	r.info = c.info(r.mpa.Private)
+	c.state = running
+	if params.PeerToPeer {
+		c.state = awaitRTR
+		c.dev.timers.set(c, time.Now().Add(c.dev.proto.ConnectTimeout))
+	} else {
+		c.established()
+	}
+	c.receive()
+}
+
+// established reports a responder's connection: at once, or from awaitRTR when
+// the first FPDU was good.
+func (c *conn) established() {
+	c.state = running
+	c.dev.timers.drop(c)
+	c.dev.stats.accepted.Add(1)
+	c.log("accepted", "crc", c.params.CRC, "rev", c.params.Rev, "ird", c.params.IRD, "ord", c.params.ORD)
+	c.req.finish(nil)
+}
+
+func (c *conn) failAccept(err error) {
+	if err == nil {
+		err = errors.New("the initiator closed the connection before it was established")
+	}
+	c.req.finish(err)
+}
+
+// finish hands the result to who accepts, once.
+func (r *request) finish(err error) {
+	select {
+	case <-r.done:
+	default:
+		r.err = err
+		close(r.done)
+	}
+}
+
+func (r *request) reject(ctx context.Context, private []byte) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if !r.answered.CompareAndSwap(false, true) {
+		return errAnswered
+	}
+	err := verbs.ErrClosed
+	r.conn.dev.doWait(func() {
+		if r.conn.state == awaitAccept {
+			err = r.conn.refuse(private)
+		} else {
+			err = r.left()
+		}
+	})
+	return err
+}
+
+// left is why there is nobody to answer.
+func (r *request) left() error {
+	if r.gone != nil {
+		return fmt.Errorf("the peer left before it was answered: %w", r.gone)
+	}
+	return verbs.ErrClosed
+}
+
+// refuse answers R=1 and drains until the peer's FIN.
+func (c *conn) refuse(private []byte) error {
+	if err := c.mpa.Reject(private); err != nil {
+		c.abort()
+		return err
+	}
+	c.refused()
+	return nil
+}
+
+// refused waits for the FIN that answers ours.
+func (c *conn) refused() {
+	c.lis.forget(c)
+	c.state = draining
+	c.dev.timers.set(c, time.Now().Add(c.dev.proto.DrainTimeout))
+	c.drain()
+}

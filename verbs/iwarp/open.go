@@ -1,0 +1,163 @@
+package iwarp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/softrdma/softrdma/netstack"
+	"github.com/softrdma/softrdma/pktio"
+	"github.com/softrdma/softrdma/verbs"
+)
+
+// Open opens a device. The caller closes it with Device.Close.
+//
+// Errors name what is missing and the next step: the right (Packet needs
+// CAP_NET_RAW), the interface, its state, an address that the host owns or
+// another process uses (errors.Is netstack.ErrInUse).
+func Open(ctx context.Context, c Config) (*verbs.Device, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	proto, err := c.Protocol.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("iwarp: %w", err)
+	}
+	c.Protocol = proto
+	switch c.SpinFor {
+	case 0:
+		c.SpinFor = DefaultSpin
+	default:
+		c.SpinFor = max(c.SpinFor, 0)
+	}
+	d, err := c.open()
+	if err != nil {
+		return nil, fmt.Errorf("iwarp: %w", err)
+	}
+	return verbs.NewDevice(d.provider()), nil
+}
+
+func (c *Config) open() (*device, error) {
+	switch c.Backend {
+	case Packet:
+		return c.openPacket("asked for")
+	case Kernel:
+		return c.openKernel("asked for")
+	case XDP:
+		return nil, fmt.Errorf("backend xdp: %w; take packet", errors.ErrUnsupported)
+	case Auto:
+		return c.openAuto()
+	}
+	return nil, fmt.Errorf("backend %v cannot be opened by name", c.Backend)
+}
+
+// openAuto takes our own stack where an interface, an address of our own and
+// the right are there, else the host's sockets.
+func (c *Config) openAuto() (*device, error) {
+	if c.Interface == "" || len(c.Addrs) == 0 {
+		return c.openKernel("no interface and address of our own were given")
+	}
+	d, err := c.openPacket("interface, address and CAP_NET_RAW are there")
+	if err == nil || !errors.Is(err, os.ErrPermission) {
+		return d, err
+	}
+	k := *c
+	k.Addrs, k.Interface = nil, "" // they were meant for our own stack
+	return k.openKernel("the packet backend was refused: " + err.Error())
+}
+
+func (c *Config) openPacket(why string) (d *device, err error) {
+	switch {
+	case c.Interface == "":
+		return nil, errors.New("backend packet needs a network interface: set Config.Interface (--dev)")
+	case len(c.Addrs) == 0:
+		return nil, errors.New("backend packet needs an address of its own: set Config.Addrs (--ip), one that the host does not have")
+	}
+	var undo []func() error
+	defer func() {
+		if err != nil {
+			for i := len(undo) - 1; i >= 0; i-- {
+				_ = undo[i]() // the first error is the one to tell
+			}
+		}
+	}()
+	var claims []*netstack.Claim
+	for _, a := range c.Addrs {
+		cl, err := netstack.NewClaim(c.Interface, a.Addr())
+		if err != nil {
+			return nil, err
+		}
+		claims = append(claims, cl)
+		undo = append(undo, cl.Close)
+	}
+	pkt, err := pktio.OpenPacket(pktio.PacketConfig{Interface: c.Interface})
+	if err != nil {
+		return nil, err
+	}
+	d, err = c.openPort(pkt)
+	if err != nil {
+		return nil, err
+	}
+	d.claim = claims
+	d.why = fmt.Sprintf("packet: own TCP/IP stack on %s with %s (%s)", c.Interface, prefixes(c.Addrs), why)
+	return d, nil
+}
+
+// openPort runs our own TCP/IP stack on port, which it takes.
+func (c *Config) openPort(port pktio.Port) (*device, error) {
+	if c.Tap != nil {
+		tapped, err := c.Tap(port)
+		if err != nil {
+			_ = port.Close() // the first error is the one to tell
+			return nil, err
+		}
+		port = tapped
+	}
+	s, err := netstack.New(port, netstack.Config{
+		Addrs: c.Addrs, Gateway: c.Gateway, SpinFor: c.SpinFor,
+	})
+	if err != nil {
+		_ = port.Close()
+		return nil, err
+	}
+	return c.start(s, c.Interface)
+}
+
+func (c *Config) openKernel(why string) (*device, error) {
+	if c.Tap != nil {
+		return nil, errors.New("backend kernel sees no frames: capture with dumpcap or tcpdump on the interface instead")
+	}
+	s, err := netstack.NewKernel(netstack.KernelConfig{SpinFor: c.SpinFor})
+	if err != nil {
+		return nil, err
+	}
+	d, err := c.start(s, "kernel")
+	if err != nil {
+		return nil, err
+	}
+	d.why = fmt.Sprintf("kernel: the host's TCP sockets (%s)", why)
+	return d, nil
+}
+
+func (c *Config) start(s *netstack.Stack, name string) (*device, error) {
+	d, err := newDevice(s, c, name)
+	if err != nil {
+		_ = s.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// Explain tells, in one line, which backend a device runs on and why.
+func Explain(d *verbs.Device) string { return d.Provider().Info }
+
+func prefixes(ps []netip.Prefix) string {
+	s := make([]string, len(ps))
+	for i, p := range ps {
+		s[i] = p.String()
+	}
+	return strings.Join(s, ", ")
+}

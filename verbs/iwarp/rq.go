@@ -1,0 +1,92 @@
+package iwarp
+
+import (
+	"time"
+
+	"github.com/softrdma/softrdma/ddp"
+	"github.com/softrdma/softrdma/internal/ring"
+	"github.com/softrdma/softrdma/rdmap"
+	"github.com/softrdma/softrdma/verbs"
+)
+
+// recvQueue hands posted receives to arriving messages in posting order. The
+// receive goroutine has it while the stream runs, the transmit goroutine once
+// the stream has ended and the rest is to be flushed.
+type recvQueue struct {
+	q     *ring.Queue
+	cq    *ring.CQ
+	cqNum uint32
+	qp    uint32
+	rec   ring.WQE    // copy of the receive in use: checked and used from here, never from the ring
+	sgl   []rdmap.SGE // its buffers
+	busy  bool        // the record at the head is being filled
+	lost  bool        // the completion queue overflowed
+}
+
+func (r *recvQueue) init(qp *verbs.QPSetup) {
+	r.q, r.cq, r.cqNum, r.qp = qp.RQ, qp.RecvCQ, qp.RecvCQNum, qp.Num
+	r.rec = make(ring.WQE, r.q.Stride())
+	r.sgl = make([]rdmap.SGE, 0, qp.Config.MaxRecvSGE)
+}
+
+// take returns the buffer of the oldest posted receive; false when none is
+// posted.
+func (r *recvQueue) take() (rdmap.RecvBuf, bool) {
+	if r.q.Head() == r.q.Tail() {
+		return rdmap.RecvBuf{}, false
+	}
+	copy(r.rec, r.q.Record(r.q.Head()))
+	r.busy = true
+	r.sgl = appendSGL(r.sgl[:0], r.rec)
+	return rdmap.RecvBuf{ID: r.rec.ID(), SGL: r.sgl}, true
+}
+
+// finish completes the receive in use.
+func (r *recvQueue) finish(ev *rdmap.Event) bool {
+	c := ring.Completion{
+		ID: r.rec.ID(), Status: uint8(verbs.WCSuccess), Op: ring.WCRecv, QP: r.qp, ByteLen: ev.Len,
+		Time: time.Now().UnixNano(),
+	}
+	if ev.Invalidated {
+		c.Flags |= uint8(verbs.WCWithInv)
+		c.Inv = uint32(ev.InvSTag)
+	}
+	c.Solicited = ev.Solicited
+	r.complete(&c)
+	return !r.lost
+}
+
+// flush completes every posted receive in posting order: the one at the head
+// with f.status if the fault is a receive's, all others as flushed.
+func (r *recvQueue) flush(f fault) {
+	for first := true; r.q.Head() != r.q.Tail(); first = false {
+		c := ring.Completion{
+			ID: ring.WQE(r.q.Record(r.q.Head())).ID(), Status: uint8(verbs.WCWRFlushErr),
+			Op: ring.WCRecv, QP: r.qp, Time: time.Now().UnixNano(),
+		}
+		if first && r.busy && f.side == faultRecv {
+			c.Status, c.VendorErr = uint8(f.status), f.vendor
+		}
+		r.complete(&c)
+	}
+}
+
+func (r *recvQueue) complete(c *ring.Completion) {
+	r.busy = false
+	r.q.Release(r.q.Head() + 1) // before the completion, whose reader may post into the slot
+	if !r.cq.Push(c) {
+		r.lost = true
+	}
+}
+
+// appendSGL appends the scatter/gather list of w as far as dst has room, which
+// is what the QP was created with: the count in the record is only a claim.
+func appendSGL(dst []rdmap.SGE, w ring.WQE) []rdmap.SGE {
+	for i := range min(w.NumSGE(), cap(dst)) {
+		key, length, off := w.SGE(i)
+		if length > 0 { // an empty entry's key is not looked at (VRB-31)
+			dst = append(dst, rdmap.SGE{STag: ddp.STag(key), Off: off, Len: length})
+		}
+	}
+	return dst
+}

@@ -1,0 +1,101 @@
+package iwarp
+
+import (
+	"sync/atomic"
+
+	"github.com/softrdma/softrdma/mpa"
+	"github.com/softrdma/softrdma/rdmap"
+	"github.com/softrdma/softrdma/verbs"
+)
+
+// stats counts what happens in this room. Those of the streams are added up
+// from the live ones and what ended ones left behind.
+type stats struct {
+	connected, accepted, ended, dialErrors            atomic.Uint64
+	halfOpenDropped, requestTimeouts, requestsRefused atomic.Uint64
+	backlogDropped, eventsDropped                     atomic.Uint64
+}
+
+// streamTotals are the counters of streams that have ended; guarded by
+// device.mu.
+type streamTotals struct {
+	mpa   mpa.Stats
+	rdmap rdmap.Stats
+}
+
+func (t *streamTotals) add(c *conn) {
+	m := c.mpa.Stats()
+	t.mpa.FPDUsIn += m.FPDUsIn
+	t.mpa.OctetsIn += m.OctetsIn
+	t.mpa.FPDUsOut += m.FPDUsOut
+	t.mpa.OctetsOut += m.OctetsOut
+	t.mpa.CRCErrors += m.CRCErrors
+	if c.stream == nil {
+		return
+	}
+	r := c.stream.Stats()
+	t.rdmap.SendsOut += r.SendsOut
+	t.rdmap.WritesOut += r.WritesOut
+	t.rdmap.ReadsOut += r.ReadsOut
+	t.rdmap.ResponsesOut += r.ResponsesOut
+	t.rdmap.SendsIn += r.SendsIn
+	t.rdmap.WritesIn += r.WritesIn
+	t.rdmap.RequestsIn += r.RequestsIn
+	t.rdmap.ResponsesIn += r.ResponsesIn
+	t.rdmap.TerminatesOut += r.TerminatesOut
+	t.rdmap.TerminatesIn += r.TerminatesIn
+}
+
+// snapshot is what verbs.Device.Stats shows of this provider.
+func (d *device) snapshot() verbs.Stats {
+	d.mu.Lock()
+	t := d.totals
+	for c := range d.live {
+		t.add(c)
+	}
+	d.mu.Unlock()
+	s := &d.stats
+	n := d.stack.Stats()
+	c := []verbs.Counter{
+		{Name: "cm.connected", Value: s.connected.Load()},
+		{Name: "cm.accepted", Value: s.accepted.Load()},
+		{Name: "cm.ended", Value: s.ended.Load()},
+		{Name: "cm.dial_errors", Value: s.dialErrors.Load()},
+		{Name: "cm.half_open_dropped", Value: s.halfOpenDropped.Load()},
+		{Name: "cm.request_timeouts", Value: s.requestTimeouts.Load()},
+		{Name: "cm.requests_refused", Value: s.requestsRefused.Load()},
+		{Name: "cm.backlog_dropped", Value: s.backlogDropped.Load()},
+		{Name: "cm.events_dropped", Value: s.eventsDropped.Load()},
+		{Name: "mpa.fpdus_in", Value: t.mpa.FPDUsIn},
+		{Name: "mpa.fpdus_out", Value: t.mpa.FPDUsOut},
+		{Name: "mpa.octets_in", Value: t.mpa.OctetsIn},
+		{Name: "mpa.octets_out", Value: t.mpa.OctetsOut},
+		{Name: "mpa.crc_errors", Value: t.mpa.CRCErrors},
+		{Name: "rdmap.sends_in", Value: t.rdmap.SendsIn},
+		{Name: "rdmap.sends_out", Value: t.rdmap.SendsOut},
+		{Name: "rdmap.writes_in", Value: t.rdmap.WritesIn},
+		{Name: "rdmap.writes_out", Value: t.rdmap.WritesOut},
+		{Name: "rdmap.read_requests_in", Value: t.rdmap.RequestsIn},
+		{Name: "rdmap.read_requests_out", Value: t.rdmap.ReadsOut},
+		{Name: "rdmap.read_responses_in", Value: t.rdmap.ResponsesIn},
+		{Name: "rdmap.read_responses_out", Value: t.rdmap.ResponsesOut},
+		{Name: "rdmap.terminates_in", Value: t.rdmap.TerminatesIn},
+		{Name: "rdmap.terminates_out", Value: t.rdmap.TerminatesOut},
+		{Name: "mempool.tx_out", Value: uint64(d.pool.Out())},
+	}
+	c = append(c,
+		verbs.Counter{Name: "tcp.retransmits", Value: n.Retransmits},
+		verbs.Counter{Name: "tcp.timeouts", Value: n.Timeouts},
+		verbs.Counter{Name: "tcp.recoveries", Value: n.Recoveries},
+		verbs.Counter{Name: "tcp.resets_in", Value: n.ResetsIn},
+		verbs.Counter{Name: "tcp.resets_out", Value: n.ResetsOut},
+		verbs.Counter{Name: "tcp.checksum_errors", Value: n.ChecksumErrors},
+		verbs.Counter{Name: "link.frames_in", Value: n.FramesIn},
+		verbs.Counter{Name: "link.frames_out", Value: n.FramesOut},
+		verbs.Counter{Name: "link.octets_in", Value: n.OctetsIn},
+		verbs.Counter{Name: "link.octets_out", Value: n.OctetsOut},
+		verbs.Counter{Name: "link.drops_in", Value: n.DropsIn},
+		verbs.Counter{Name: "link.drops_out", Value: n.DropsOut},
+	)
+	return verbs.Stats{Counters: c}
+}

@@ -1,0 +1,291 @@
+package iwarp
+
+import (
+	"errors"
+	"sync"
+
+	"github.com/softrdma/softrdma/ddp"
+	"github.com/softrdma/softrdma/internal/ring"
+	"github.com/softrdma/softrdma/rdmap"
+	"github.com/softrdma/softrdma/verbs"
+)
+
+// txQueue holds the queue pairs that the transmit goroutine shall serve, each
+// at most once.
+type txQueue struct {
+	mu     sync.Mutex
+	wake   sync.Cond
+	list   []*qp
+	closed bool
+}
+
+func (t *txQueue) init() { t.wake.L = &t.mu }
+
+func (t *txQueue) push(q *qp) {
+	t.mu.Lock()
+	if !q.queued {
+		q.queued = true
+		t.list = append(t.list, q)
+		t.wake.Signal()
+	}
+	t.mu.Unlock()
+}
+
+// pop waits for a queue pair; nil once closed and empty.
+func (t *txQueue) pop() *qp {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for len(t.list) == 0 {
+		if t.closed {
+			return nil
+		}
+		t.wake.Wait()
+	}
+	q := t.list[0]
+	t.list[0] = nil
+	t.list = t.list[1:]
+	q.queued = false
+	return q
+}
+
+func (t *txQueue) close() {
+	t.mu.Lock()
+	t.closed = true
+	t.wake.Broadcast()
+	t.mu.Unlock()
+}
+
+// txLoop is the transmit goroutine. It sends for applications that are away:
+// read responses, what a full window held back, Terminates and ends.
+func (d *device) txLoop() {
+	defer d.loops.Done()
+	for q := d.txq.pop(); q != nil; q = d.txq.pop() {
+		q.kicks.Add(1)
+		q.tx.Lock()
+		q.serve()
+	}
+}
+
+// doorbell is the one step from PostSend into this provider. The caller's
+// goroutine transmits, unless another one is just doing so, which then serves
+// this caller's records too.
+func (q *qp) doorbell() {
+	q.kicks.Add(1)
+	if q.tx.TryLock() {
+		q.serve()
+	}
+}
+
+// serve transmits until no doorbell rang meanwhile, and unlocks tx.
+func (q *qp) serve() {
+	for {
+		seen := q.kicks.Load()
+		again := q.transmit()
+		q.tx.Unlock()
+		if again {
+			q.dev.txq.push(q)
+			return
+		}
+		if q.kicks.Load() == seen || !q.tx.TryLock() {
+			return
+		}
+	}
+}
+
+// txBurst bounds the work requests one turn issues, so that one busy queue
+// pair neither keeps its poster inside PostSend nor starves the others.
+const txBurst = 256
+
+// transmit issues work requests and moves them, read responses and Terminates
+// towards TCP, until nothing is left or there is no room. It reports whether
+// the turn ended early with more to do. The caller holds tx.
+func (q *qp) transmit() (again bool) {
+	c := q.conn
+	if q.ending || c == nil {
+		q.finish()
+		return false
+	}
+	s := c.stream
+	for n := 0; ; {
+		p, err := s.Pump()
+		if p.Sent {
+			q.sent(p.SentID)
+		}
+		if err != nil {
+			q.broken(c, err)
+			return false
+		}
+		if p.Blocked {
+			if q.flushed(c) && c.blocked.CompareAndSwap(false, true) {
+				continue // the window may have opened before the flag was up
+			}
+			return false
+		}
+		if !p.WantOp {
+			if p.Sent {
+				continue
+			}
+			break
+		}
+		if n++; n > txBurst {
+			again = true
+			break
+		}
+		more, err := q.issue(s)
+		if err != nil {
+			q.broken(c, err)
+			return false
+		}
+		if !more && !p.More {
+			break
+		}
+	}
+	q.flushed(c)
+	return again
+}
+
+// issue starts the next work request; false when there is none or it has to
+// wait for a read to finish.
+func (q *qp) issue(s *rdmap.Stream) (bool, error) {
+	if !q.waiting {
+		if q.sq.next == q.sq.q.Tail() {
+			return false, nil
+		}
+		copy(q.rec, q.sq.q.Record(q.sq.next))
+		if err := q.build(); err != nil {
+			return false, err
+		}
+	}
+	slot := slotOf(q.rec)
+	ok, err := s.Submit(&q.op)
+	q.waiting = err == nil && !ok
+	if q.waiting {
+		return false, nil
+	}
+	q.sq.issue(slot)
+	return true, err
+}
+
+// errOpcode is what a record with an opcode that PostSend refuses amounts to.
+var errOpcode = errors.New("unknown opcode in the send queue")
+
+// build makes q.op of q.rec.
+func (q *qp) build() error {
+	w := q.rec
+	flags := verbs.SendFlags(w.Flags())
+	q.op = rdmap.Op{
+		Fence:     flags&verbs.SendFence != 0,
+		Solicited: flags&verbs.SendSolicited != 0,
+		ID:        q.sq.next,
+	}
+	switch verbs.Opcode(w.Op()) {
+	case verbs.OpSend:
+		q.op.Kind = rdmap.Send
+	case verbs.OpSendWithInv:
+		q.op.Kind, q.op.Invalidate, q.op.InvSTag = rdmap.Send, true, ddp.STag(w.Inv())
+	case verbs.OpWrite:
+		q.op.Kind = rdmap.Write
+	case verbs.OpRead:
+		q.op.Kind = rdmap.Read
+	default:
+		q.sq.issue(slotOf(w))
+		return &rdmap.LocalError{ID: q.op.ID, Err: errOpcode}
+	}
+	q.op.RemoteSTag, q.op.RemoteTO = ddp.STag(w.RKey()), w.RemoteAddr()
+	if flags&verbs.SendInline != 0 {
+		q.op.Inline = w.Inline()
+	} else {
+		q.sgl = appendSGL(q.sgl[:0], w)
+		q.op.SGL = q.sgl
+	}
+	return nil
+}
+
+// slotOf is what completing the work request in w takes.
+func slotOf(w ring.WQE) sendSlot {
+	s := sendSlot{id: w.ID(), op: w.Op(), signaled: verbs.SendFlags(w.Flags())&verbs.SendSignaled != 0}
+	switch verbs.Opcode(s.op) {
+	case verbs.OpWrite:
+		s.kind = wrWrite
+	case verbs.OpRead:
+		s.kind = wrRead
+	}
+	return s
+}
+
+// sent completes a Send or Write that was handed to TCP whole; a Read waits
+// for its response.
+func (q *qp) sent(seq uint64) {
+	if q.sq.kind(seq) != wrRead && !q.sq.finish(seq, 0) {
+		q.dev.do(q.dev.overran)
+	}
+}
+
+// flushed hands staged FPDUs to TCP; false when the stream is broken.
+func (q *qp) flushed(c *conn) bool {
+	if err := c.stream.Flush(); err != nil {
+		q.broken(c, err)
+		return false
+	}
+	return true
+}
+
+// broken tells the receive goroutine that the sending side met an error.
+func (q *qp) broken(c *conn, err error) { q.dev.do(func() { c.end(err) }) }
+
+// finish makes the end of the stream known to the peer and flushes both
+// queues; the caller holds tx. It runs again as long as a Terminate or FIN
+// waits for room, and for each post that comes in ERR.
+func (q *qp) finish() {
+	c := q.conn
+	if !q.ending {
+		return // in INIT: records wait
+	}
+	through := true // our last octet is with TCP
+	if c != nil && !q.end.dead {
+		var err error
+		if through, err = q.lastWords(c); err != nil {
+			q.end.dead = true
+		}
+	}
+	q.state.Store(uint32(verbs.QPSErr))
+	if !q.over {
+		q.over = true
+		defer close(q.done)
+	}
+	q.waiting = false
+	q.sq.flush(q.end.fault)
+	q.rq.flush(q.end.fault)
+	if q.sq.lost || q.rq.lost {
+		q.sq.lost, q.rq.lost = false, false
+		q.dev.do(q.dev.overran)
+	}
+	q.end.fault = fault{}
+	if c != nil && through {
+		q.dev.do(c.drain)
+	}
+}
+
+// lastWords sends what is left for the peer, a Terminate and the FIN, and
+// reports whether all of it is with TCP.
+func (q *qp) lastWords(c *conn) (bool, error) {
+	for {
+		p, err := c.stream.Pump()
+		if err == nil {
+			err = c.stream.Flush()
+		}
+		switch {
+		case err != nil:
+			return true, err
+		case p.Blocked:
+			if c.blocked.CompareAndSwap(false, true) {
+				continue // the window may have opened before the flag was up
+			}
+			return false, nil
+		case q.end.fin:
+			q.end.fin = false
+			return true, c.tcp.CloseWrite()
+		}
+		return true, nil
+	}
+}
