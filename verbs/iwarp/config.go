@@ -46,7 +46,7 @@ func ParseBackend(s string) (Backend, error) {
 type Config struct {
 	Backend   Backend
 	Interface string         // network interface of Packet and XDP
-	Addrs     []netip.Prefix // addresses of our own stack, which the host must not own; Kernel: addresses to listen on and dial from, all of the host's if empty
+	Addrs     []netip.Prefix // addresses of our own stack, which the host must not own; not for Kernel, which has all of the host's
 	Gateway   netip.Addr     // next hop for destinations off the link; none if zero
 	MTU       int            // octets of an IP packet; the interface's if 0
 

@@ -271,7 +271,7 @@ func (q *qp) finish() {
 func (q *qp) lastWords(c *conn) (bool, error) {
 	for {
 		p, err := c.stream.Pump()
-		if err == nil {
+		if err == nil || errors.Is(err, rdmap.ErrStopped) { // stopped: no Terminate, or it has left already
 			err = c.stream.Flush()
 		}
 		switch {

@@ -170,11 +170,13 @@ func (c *Conn) Recv(ctx context.Context, b []byte) (int, error) {
 	}
 	at, n := int(wc[0].ID)*x.size, int(wc[0].ByteLen)
 	k := copy(b, x.recv.slots.Bytes()[at:at+n])
-	err := x.post(c.QP, wc[0].ID)
-	if err == nil && k < n {
-		err = io.ErrShortBuffer
+	if err := x.post(c.QP, wc[0].ID); err != nil && c.State() == verbs.QPSRTS {
+		return k, err // elsewhere the message was the last one, and is good
 	}
-	return k, err
+	if k < n {
+		return k, io.ErrShortBuffer
+	}
+	return k, nil
 }
 
 // why prefers the reason that ended the connection to its consequences.
