@@ -1,7 +1,6 @@
 package rdmap
 
 import (
-	"encoding/binary"
 	"errors"
 
 	"github.com/softrdma/softrdma/ddp"
@@ -27,10 +26,10 @@ func (t *Terminate) QN() (uint32, bool) {
 	if len(t.DDPHeader) < ddp.UntaggedLen {
 		return 0, false
 	}
-	return binary.BigEndian.Uint32(t.DDPHeader[6:]), true
+	return ddp.Header(t.DDPHeader).QN(), true
 }
 
 // ReadResponse reports whether the Terminate is about a Read Response.
 func (t *Terminate) ReadResponse() bool {
-	return len(t.DDPHeader) > 1 && opcode(t.DDPHeader[1]&0x0f) == opReadResponse
+	return t.DDPHeader != nil && opcodeOf(ddp.Header(t.DDPHeader).ULP()) == opReadResponse
 }

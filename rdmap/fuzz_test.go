@@ -16,18 +16,19 @@ import (
 func FuzzReceive(f *testing.F) {
 	var all []byte
 	for _, v := range allVectors {
-		f.Add(unhex(f, v), uint8(0), true)
+		f.Add(unhex(f, v), uint8(0), true, false)
+		f.Add(unhex(f, v), uint8(9), false, true)
 		all = append(all, unhex(f, v)...)
 	}
 	for _, c := range hostile {
-		f.Add(unhex(f, c.hex), uint8(3), true)
-		f.Add(unhex(f, c.hex), uint8(0), false)
+		f.Add(unhex(f, c.hex), uint8(3), true, false)
+		f.Add(unhex(f, c.hex), uint8(0), false, true)
 	}
-	f.Add(all, uint8(7), true)
-	f.Add(append(unhex(f, vecWriteRTR), unhex(f, vecResponse)...), uint8(1), false)
-	f.Add(append(fpdu(untaggedSeg(0x01, 0x43, 0, 0, 1, 0, 1)), fpdu(untaggedSeg(0x41, 0x43, 0, 0, 1, 1, 2))...), uint8(2), true)
+	f.Add(all, uint8(7), true, false)
+	f.Add(append(unhex(f, vecWriteRTR), unhex(f, vecResponse)...), uint8(1), false, false)
+	f.Add(append(fpdu(untaggedSeg(0x01, 0x43, 0, 0, 1, 0, 1)), fpdu(untaggedSeg(0x41, 0x43, 0, 0, 1, 1, 2))...), uint8(2), true, false)
 	pool := newPool(f)
-	f.Fuzz(func(t *testing.T, b []byte, chunk uint8, crc bool) {
+	f.Fuzz(func(t *testing.T, b []byte, chunk uint8, crc, initiator bool) {
 		if !crc {
 			b = reframe(b)
 		}
@@ -35,7 +36,9 @@ func FuzzReceive(f *testing.F) {
 			return
 		}
 		k := newScene(t)
-		e, peer := newRawPool(t, k.config(), pool)
+		cfg := k.config()
+		cfg.Initiator = initiator
+		e, peer := newRawPool(t, cfg, pool)
 		sink := fixedRegion(t, k.table, 16, testPD, ddp.LocalWrite, 0x1000, 0xaabbcc01)
 		require.NoError(t, k.table.AllowInvalidate(k.s.stag))
 		e.recvs = []RecvBuf{{ID: 1, SGL: []SGE{k.recv.sge(0, 16)}}, {ID: 2, SGL: []SGE{k.recv.sge(0, 3), k.recv.sge(3, 13)}}}
@@ -43,6 +46,7 @@ func FuzzReceive(f *testing.F) {
 			&Op{Kind: Read, ID: 3, RemoteSTag: 0x12345678, RemoteTO: base, SGL: []SGE{sink.sge(0, 16)}},
 			&Op{Kind: Send, ID: 4, Fence: true},
 		)
+		settle(e) // an initiator's read is on the wire before the octets come
 		e.net.Rechunk(uint64(chunk), int(chunk))
 		peer.play(b)
 		settle(e)

@@ -27,7 +27,7 @@ type Op struct {
 	RemoteSTag ddp.STag // Write, Read
 	RemoteTO   uint64   // Write, Read
 	SGL        []SGE    // a Read takes one element
-	Inline     []byte   // Send, Write: the data itself instead of an SGL, if not nil
+	Inline     []byte   // Send, Write: if not nil the data itself, and SGL is not looked at
 	ID         uint64   // the caller's cookie
 }
 

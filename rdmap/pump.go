@@ -13,9 +13,10 @@ import (
 // of a batch.
 //
 // An error ends the send half. It is a *[LocalError] if memory of an operation
-// went away and an *[Error] if the peer may not read what it asks for; the next
-// call sends the Terminate. It is [ErrStopped] when nothing remains to be sent,
-// else the error of a dead connection.
+// went away and an *[Error] if the source of a response did; the next call
+// sends the Terminate. It is [ErrStopped] when nothing remains to be sent, else
+// the error of a dead connection. An operation that was not reported sent by
+// then is given back to the caller, whatever of it has left.
 func (s *Stream) Pump() (Progress, error) {
 	t := &s.tx
 	for {

@@ -16,6 +16,7 @@ import (
 func reader(t *testing.T, n int) (*end, *raw, *region) {
 	e, peer := newRaw(t, Config{Initiator: true, ORD: 4, Table: ddp.NewTable()})
 	g := fixedRegion(t, e.table, 4096, testPD, ddp.LocalWrite, 0x1000, 0xaabbcc01)
+	fixedRegion(t, e.table, 4096, testPD, ddp.LocalWrite, 0x1000, 0xaabbcd01)
 	e.post(&Op{Kind: Read, ID: 5, RemoteSTag: 0x12345678, RemoteTO: base, SGL: []SGE{g.sge(16, n)}})
 	settle(e)
 	peer.expectFPDU()
@@ -43,8 +44,8 @@ func TestResponseChecks(t *testing.T) {
 		{"RDM-21 in two", [][]byte{first, resp(true, stag, to+40, data[40:100])}, 0},
 		{"DDP-47 with an empty last segment", [][]byte{resp(false, stag, to, data[:100]), resp(true, 0, 0, nil)}, 0},
 		{"with an empty segment inside", [][]byte{first, resp(false, 0, 0, nil), resp(true, stag, to+40, data[40:100])}, 0},
-		{"RDM-33 other STag", [][]byte{resp(true, stag+1, to, data[:100])}, 0x1100},
-		{"RDM-33 other STag later", [][]byte{first, resp(true, stag+1, to+40, data[40:100])}, 0x1100},
+		{"RDM-33 other STag", [][]byte{resp(true, stag+0x100, to, data[:100])}, 0x1100},
+		{"RDM-33 other STag later", [][]byte{first, resp(true, stag+0x100, to+40, data[40:100])}, 0x1100},
 		{"RDM-33 TO one less", [][]byte{resp(true, stag, to-1, data[:100])}, 0x1101},
 		{"RDM-33 TO one more", [][]byte{resp(true, stag, to+1, data[:99])}, 0x1101},
 		{"RDM-33 TO not continued", [][]byte{first, resp(true, stag, to, data[40:100])}, 0x1101},

@@ -49,7 +49,7 @@ const (
 func (s *Stream) Receive() (e Event, ok bool, err error) {
 	r := &s.rx
 	for {
-		if r.err == nil && s.due.Load() != nil && s.gate.Load() {
+		if r.err == nil && s.over() {
 			r.err = ErrStopped
 		}
 		if r.err != nil {
@@ -76,6 +76,14 @@ func (s *Stream) Receive() (e Event, ok bool, err error) {
 			return e, true, nil
 		}
 	}
+}
+
+// over reports whether the other half, or the user, has ended the stream with
+// a Terminate. A send half that met a dead connection is no reason to drop what
+// arrived before, and a closed gate still waits for the FPDU that opens it.
+func (s *Stream) over() bool {
+	due := s.due.Load()
+	return due != nil && due != &s.none && s.gate.Load()
 }
 
 // stop ends the receive half because of err and makes the Terminate due.

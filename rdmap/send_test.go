@@ -364,4 +364,18 @@ func TestEndOfStream(t *testing.T) {
 		var le *LocalError
 		require.False(t, errors.As(err, &le))
 	})
+	t.Run("DDP-58 what arrived before a dead connection is noticed by the send half is delivered", func(t *testing.T) {
+		e, peer := newRaw(t, Config{Initiator: true})
+		e.recvs = []RecvBuf{{ID: 1}}
+		peer.play(unhex(t, vecSendZero))
+		ok, err := e.Submit(&Op{Kind: Send})
+		require.True(t, ok, "%v", err)
+		_, err = e.Pump()
+		require.NoError(t, err)
+		peer.net.Abort()
+		require.Error(t, e.Flush())
+		e.receive()
+		require.Equal(t, []Event{{Kind: RecvDone, ID: 1}}, e.events)
+		require.ErrorIs(t, e.rxErr, syscall.ECONNRESET)
+	})
 }

@@ -113,7 +113,11 @@ func TestRTR(t *testing.T) {
 	}
 	t.Run("MPA-47 a Read RTR takes MSN 1 of queue 1 and one of ORD", func(t *testing.T) {
 		e, peer := newRaw(t, Config{Initiator: true, RTR: mpa.RTRRead, PeerToPeer: true, ORD: 1})
-		e.post(&Op{Kind: Read, ID: 8, RemoteSTag: 7, RemoteTO: 9})
+		op := &Op{Kind: Read, ID: 8, RemoteSTag: 7, RemoteTO: 9}
+		ok, err := e.Submit(op)
+		require.NoError(t, err)
+		require.False(t, ok, "the RTR is still to be sent")
+		e.post(op)
 		settle(e)
 		peer.expectBytes(unhex(t, vecReadRTR))
 		peer.silent()

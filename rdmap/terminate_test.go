@@ -50,6 +50,7 @@ func TestParseTerminate(t *testing.T) {
 		{"IOP-01 20 06 is unclear", cat("20 06 00 00"), Terminate{Layer: 2, Code: 6, Ambiguous: true}},
 		{"IOP-01 02 05 is unclear", cat("02 05 00 00"), Terminate{Type: 2, Code: 5, Ambiguous: true}},
 		{"IOP-01 02 09 is plain", cat("02 09 00 00"), Terminate{Type: 2, Code: 9}},
+		{"IOP-01 reserved bits beside M and D are plain", cat("11 01 c7 00 00 16", write), Terminate{Layer: 1, Type: 1, Code: 1, HasSegLen: true, SegLen: 22, DDPHeader: write}},
 		{"a seen one of siw", unhex(t, "11 01 03 00 00 64 c1 42 57 4e bc 00 00 00 55 6b e8 d2 75 50"),
 			Terminate{Layer: 1, Type: 1, Code: 1, HasSegLen: true, SegLen: 100, DDPHeader: unhex(t, "c1 42 57 4e bc 00 00 00 55 6b e8 d2 75 50"), Swapped: true}},
 		{"RDM-53 nothing", nil, Terminate{}},

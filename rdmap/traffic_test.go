@@ -57,13 +57,12 @@ func (k *traffic) size() int {
 
 // expectation is one operation with what has to come of it.
 type expectation struct {
-	op        *Op
-	from      int // end
-	data      []byte
-	at        int // offset at the target
-	recvID    uint64
-	recvAt    int
-	solicited bool
+	op     *Op
+	from   int // end
+	data   []byte
+	at     int // offset at the target
+	recvID uint64
+	recvAt int
 }
 
 // split makes a scatter list of n octets out of the source region.
