@@ -14,8 +14,8 @@ import (
 )
 
 // conn is one TCP connection from its SYN to its end. The receive goroutine
-// alone runs it; blocked and, once attached, the sending half of stream are
-// the exceptions.
+// alone runs it; blocked, said and, once attached, the sending half of stream
+// are the exceptions.
 //
 //	initiator: dialing -> awaitReply ----------------+
 //	responder: awaitRequest -> awaitAccept -> awaitRTR -> running -> draining -> gone
@@ -28,6 +28,7 @@ type conn struct {
 	state   connState
 	params  mpa.Params
 	blocked atomic.Bool // the sending side waits for the window
+	said    atomic.Bool // draining: our last octet is with TCP, or never will be
 
 	deadline time.Time // zero: none
 	slot     int       // place in device.timers, -1: none
@@ -155,7 +156,7 @@ func (c *conn) end(cause error) {
 	if errors.Is(cause, io.EOF) && c.busy() {
 		cause = errBadClose
 	}
-	e := endState{fault: c.qp.faultOf(cause), fin: true}
+	e := endState{fault: c.qp.faultOf(cause)}
 	switch {
 	case errors.Is(cause, io.EOF), errors.Is(cause, errDisconnect):
 		c.over(nil, verbs.QPSSQD, e)
@@ -212,7 +213,10 @@ func lostTCP(err error) bool {
 // octets would make TCP answer with a reset, which could overtake and destroy
 // our Terminate.
 func (c *conn) drain() {
-	for c.state == draining {
+	for range drainBurst {
+		if c.state != draining {
+			return
+		}
 		parts, err := c.tcp.Peek()
 		n := 0
 		for _, p := range parts {
@@ -226,15 +230,20 @@ func (c *conn) drain() {
 		case errors.Is(err, io.EOF):
 			// While our own end is still on its way out, the sending side
 			// calls again when it is through.
-			if c.qp == nil || c.qp.State() == verbs.QPSErr && !c.blocked.Load() {
+			if c.qp == nil || c.said.Load() {
 				c.release(c.tcp.Close)
 			}
 		case err != nil:
 			c.abort()
 		}
-		break
+		return
 	}
+	c.dev.turnAgain(c)
 }
+
+// drainBurst bounds the looks one turn of drain takes at the stream, as
+// rxBurst does for receive.
+const drainBurst = 16
 
 // abort resets the connection at once.
 func (c *conn) abort() { c.release(c.tcp.Abort) }
@@ -247,7 +256,6 @@ func (c *conn) release(shut func()) {
 	c.state = gone
 	if q := c.qp; q != nil {
 		q.tx.Lock()
-		q.end.dead = true
 		q.conn = nil
 		shut()
 		c.mpa.Drop()

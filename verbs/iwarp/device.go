@@ -23,7 +23,8 @@ type device struct {
 	pool  *mempool.Pool // FPDUs on their way to TCP
 	why   string        // see Explain
 	txq   txQueue
-	loops sync.WaitGroup
+	rx    sync.WaitGroup // the receive goroutine
+	tx    sync.WaitGroup // the transmit goroutine
 	stats stats
 
 	events chan verbs.AsyncEvent
@@ -68,9 +69,8 @@ func newDevice(s *netstack.Stack, c *Config, name string) (*device, error) {
 		overrun: map[uint32]bool{}, live: map[*conn]struct{}{},
 	}
 	d.txq.init()
-	d.loops.Add(2)
-	go d.rxLoop()
-	go d.txLoop()
+	d.rx.Go(d.rxLoop)
+	d.tx.Go(d.txLoop)
 	return d, nil
 }
 
@@ -119,7 +119,6 @@ func (d *device) doWait(f func()) bool {
 
 // rxLoop is the receive goroutine.
 func (d *device) rxLoop() {
-	defer d.loops.Done()
 	var events [64]netstack.Event
 	for {
 		n := d.stack.Poll(events[:], d.pollWait())
@@ -218,8 +217,9 @@ func (d *device) close() error {
 			}
 		}
 	})
+	d.rx.Wait() // until all connections are gone, which takes the transmit goroutine
 	d.txq.close()
-	d.loops.Wait()
+	d.tx.Wait()
 	err := d.stack.Close()
 	for _, c := range d.claim {
 		c.Close()

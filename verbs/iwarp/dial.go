@@ -28,6 +28,9 @@ func (d *device) connect(ctx context.Context, num uint32, p verbs.ConnParams) (v
 	if err != nil {
 		return verbs.ConnInfo{}, err
 	}
+	if err := checkDepths(&p); err != nil {
+		return verbs.ConnInfo{}, err
+	}
 	w := &dial{qp: q, params: p, done: make(chan struct{})}
 	if !d.do(func() { d.startDial(w) }) {
 		return verbs.ConnInfo{}, verbs.ErrClosed
@@ -48,12 +51,20 @@ func (d *device) connect(ctx context.Context, num uint32, p verbs.ConnParams) (v
 	return w.info, nil
 }
 
+// checkDepths refuses read depths above the device's.
+func checkDepths(p *verbs.ConnParams) error {
+	if p.IRD > MaxReadDepth || p.ORD > MaxReadDepth {
+		return fmt.Errorf("read depths IRD %d, ORD %d: the device allows %d: %w", p.IRD, p.ORD, MaxReadDepth, syscall.EINVAL)
+	}
+	return nil
+}
+
 func (d *device) startDial(w *dial) {
 	switch {
 	case d.stopping:
 		w.finish(verbs.ConnInfo{}, verbs.ErrClosed)
 		return
-	case w.qp.conn != nil || w.qp.dialing || w.qp.State() != verbs.QPSInit:
+	case w.qp.conn != nil || w.qp.dial != nil || w.qp.State() != verbs.QPSInit:
 		w.finish(verbs.ConnInfo{}, fmt.Errorf("the queue pair is in state %v: take a new one for each connection", w.qp.State()))
 		return
 	}
@@ -62,7 +73,7 @@ func (d *device) startDial(w *dial) {
 		w.finish(verbs.ConnInfo{}, err)
 		return
 	}
-	w.qp.dialing = true
+	w.qp.dial = w
 	w.conn = d.newConn(tcp, dialing, d.proto.ConnectTimeout)
 	w.conn.dial = w
 	w.conn.ready()
@@ -74,7 +85,9 @@ func (w *dial) finish(info verbs.ConnInfo, err error) {
 	case <-w.done:
 	default:
 		w.info, w.err = info, err
-		w.qp.dialing = false
+		if w.qp.dial == w {
+			w.qp.dial = nil
+		}
 		close(w.done)
 	}
 }

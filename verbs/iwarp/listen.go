@@ -29,7 +29,7 @@ type request struct {
 	mpa      mpa.Request
 	info     verbs.ConnInfo // result of accepting
 	err      error          // likewise
-	done     chan struct{}  // closed when accepting has ended
+	done     chan struct{}  // closed when accepting has ended; made by who accepts
 	gone     error          // the peer left first; receive goroutine
 	answered atomic.Bool    // Accept or Reject was called
 }
@@ -43,7 +43,7 @@ func (d *device) listen(ctx context.Context, addr netip.AddrPort, backlog int, _
 	}
 	l := &listener{dev: d, ready: make(chan *request, backlog), closed: make(chan struct{})}
 	var err error
-	d.doWait(func() {
+	open := d.doWait(func() {
 		if d.stopping {
 			err = verbs.ErrClosed
 			return
@@ -52,6 +52,9 @@ func (d *device) listen(ctx context.Context, addr netip.AddrPort, backlog int, _
 			d.listeners[l.tcp] = l
 		}
 	})
+	if !open {
+		err = verbs.ErrClosed
+	}
 	if err != nil {
 		return verbs.ListenerOps{}, &verbs.OpError{Op: "listen", Object: addr.String(), Err: err}
 	}
@@ -149,7 +152,7 @@ func (c *conn) request() {
 	c.lis.forget(c)
 	c.dev.timers.drop(c)
 	c.state = awaitAccept
-	c.req = &request{conn: c, mpa: req, done: make(chan struct{})}
+	c.req = &request{conn: c, mpa: req}
 	select {
 	case c.lis.ready <- c.req:
 	default:
@@ -186,9 +189,13 @@ func (r *request) accept(ctx context.Context, num uint32, p verbs.ConnParams) (v
 	if err != nil {
 		return verbs.ConnInfo{}, err
 	}
+	if err := checkDepths(&p); err != nil {
+		return verbs.ConnInfo{}, err
+	}
 	if !r.answered.CompareAndSwap(false, true) {
 		return verbs.ConnInfo{}, errAnswered
 	}
+	r.done = make(chan struct{})
 	if !d.do(func() { r.start(q, p) }) {
 		return verbs.ConnInfo{}, verbs.ErrClosed
 	}
@@ -202,10 +209,14 @@ func (r *request) accept(ctx context.Context, num uint32, p verbs.ConnParams) (v
 		})
 		<-r.done
 	}
-	if r.err != nil {
-		return verbs.ConnInfo{}, &verbs.OpError{Op: "accept", Object: c.tcp.RemoteAddr().String(), Err: r.err}
+	info, err := r.info, r.err
+	if errors.Is(err, mpa.ErrPrivateData) {
+		r.answered.Store(false) // nothing was sent: another answer is possible
 	}
-	return r.info, nil
+	if err != nil {
+		return verbs.ConnInfo{}, &verbs.OpError{Op: "accept", Object: c.tcp.RemoteAddr().String(), Err: err}
+	}
+	return info, nil
 }
 
 // start writes the Reply. The queue pair is in RTS and its receives stand
@@ -216,7 +227,7 @@ func (r *request) start(q *qp, p verbs.ConnParams) {
 	case c.state != awaitAccept:
 		r.finish(r.left())
 		return
-	case q.conn != nil || q.dialing || q.State() != verbs.QPSInit:
+	case q.conn != nil || q.dial != nil || q.State() != verbs.QPSInit:
 		r.finish(errors.New("the queue pair is in use: take a new one for each connection"))
 		c.refuse(nil)
 		return
@@ -224,8 +235,7 @@ func (r *request) start(q *qp, p verbs.ConnParams) {
 	params, err := c.mpa.Accept(c.dev.proto.mpa(p.IRD, p.ORD), p.PrivateData)
 	switch {
 	case errors.Is(err, mpa.ErrPrivateData):
-		r.finish(err) // nothing was sent; Reject is still possible
-		r.answered.Store(false)
+		r.finish(err)
 		return
 	case errors.Is(err, mpa.ErrRefused):
 		r.finish(err)

@@ -78,6 +78,7 @@ type end struct {
 	dev    *verbs.Device
 	pd     *verbs.PD
 	cq     *verbs.CQ
+	recvs  *verbs.CQ // takes the completions of receives; cq if nil
 	mr     *verbs.MR // all rights
 	remote verbs.RemoteBuf
 }
@@ -94,7 +95,13 @@ func newEnd(t testing.TB, d *verbs.Device, size int) end {
 	return end{dev: d, pd: pd, cq: cq, mr: mr, remote: mr.Remote()}
 }
 
-func (e *end) qp() verbs.QPConfig { return verbs.QPConfig{SendCQ: e.cq, RecvCQ: e.cq} }
+func (e *end) qp() verbs.QPConfig {
+	c := verbs.QPConfig{SendCQ: e.cq, RecvCQ: e.cq}
+	if e.recvs != nil {
+		c.RecvCQ = e.recvs
+	}
+	return c
+}
 
 // connect makes a connection. prepare, if not nil, is run on both queue pairs
 // before start-up.

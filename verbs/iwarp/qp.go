@@ -27,11 +27,11 @@ type qp struct {
 	num uint32
 	pd  ddp.PD
 
-	state   atomic.Uint32 // verbs.QPState
-	conn    *conn         // the stream attached; receive goroutine, and under tx
-	dialing bool          // receive goroutine
-	err     atomic.Pointer[error]
-	done    chan struct{} // closed in ERR, when nothing is flushed any more
+	state atomic.Uint32 // verbs.QPState
+	conn  *conn         // the stream attached; receive goroutine, and under tx
+	dial  *dial         // waits for the stream; receive goroutine
+	err   atomic.Pointer[error]
+	done  chan struct{} // closed in ERR, when nothing is flushed any more
 
 	sq sendQueue
 	rq recvQueue
@@ -54,8 +54,7 @@ type qp struct {
 // endState is what the receive goroutine leaves for finish.
 type endState struct {
 	fault fault
-	fin   bool // end the byte stream in order once everything is out
-	dead  bool // the byte stream is gone: nothing can be sent
+	dead  bool // the byte stream is gone: neither Terminate nor FIN can be sent
 }
 
 func (d *device) createQP(s verbs.QPSetup) (verbs.QPOps, error) {
@@ -122,7 +121,7 @@ func (q *qp) modify(ctx context.Context, to verbs.QPState) error {
 		switch {
 		case c == nil:
 			if to == verbs.QPSErr {
-				q.stop(nil, verbs.QPSErr, endState{dead: true})
+				q.stopIdle()
 			}
 		case c.state == draining:
 		case to == verbs.QPSSQD && q.sq.empty():
@@ -155,15 +154,16 @@ func (q *qp) close() error {
 	q.dev.doWait(func() {
 		switch c := q.conn; {
 		case c == nil:
-			q.stop(nil, verbs.QPSErr, endState{dead: true})
+			q.stopIdle()
 		case c.state != draining:
 			c.reset(nil)
 		}
 		// A connection that drains ends in order on its own.
 	})
 	<-q.done
-	q.tx.Lock() // whoever flushes a late post still holds the rings
+	q.tx.Lock()
 	defer q.tx.Unlock()
+	q.finish() // what was posted in ERR and nobody has flushed yet
 	q.dev.mu.Lock()
 	defer q.dev.mu.Unlock()
 	delete(q.dev.qps, q.num)
@@ -175,6 +175,15 @@ var (
 	errDisconnect = errors.New("disconnected by this side")
 	errTerminate  = errors.New("terminated by this side") // becomes 0x0000, local catastrophic
 )
+
+// stopIdle ends a queue pair without a stream, and the wait for one; receive
+// goroutine.
+func (q *qp) stopIdle() {
+	if q.dial != nil {
+		q.dial.conn.failDial(verbs.ErrClosed)
+	}
+	q.stop(nil, verbs.QPSErr, endState{dead: true})
+}
 
 // stop begins the end of the queue pair; receive goroutine. cause is what Err
 // will report, s the state until the transmit goroutine is through with it.

@@ -58,7 +58,6 @@ func (t *txQueue) close() {
 // txLoop is the transmit goroutine. It sends for applications that are away:
 // read responses, what a full window held back, Terminates and ends.
 func (d *device) txLoop() {
-	defer d.loops.Done()
 	for q := d.txq.pop(); q != nil; q = d.txq.pop() {
 		q.kicks.Add(1)
 		q.tx.Lock()
@@ -230,8 +229,17 @@ func (q *qp) flushed(c *conn) bool {
 	return true
 }
 
-// broken tells the receive goroutine that the sending side met an error.
-func (q *qp) broken(c *conn, err error) { q.dev.do(func() { c.end(err) }) }
+// broken tells the receive goroutine that the sending side met an error. What
+// was staged before goes out: it keeps a buffer from all others.
+func (q *qp) broken(c *conn, err error) {
+	_ = c.stream.Flush() // the first error is the one to tell
+	q.dev.do(func() {
+		if lostTCP(err) {
+			c.ready() // what arrived before says more, a Terminate for example
+		}
+		c.end(err)
+	})
+}
 
 // finish makes the end of the stream known to the peer and flushes both
 // queues; the caller holds tx. It runs again as long as a Terminate or FIN
@@ -241,12 +249,9 @@ func (q *qp) finish() {
 	if !q.ending {
 		return // in INIT: records wait
 	}
-	through := true // our last octet is with TCP
-	if c != nil && !q.end.dead {
-		var err error
-		if through, err = q.lastWords(c); err != nil {
-			q.end.dead = true
-		}
+	if c != nil && !c.said.Load() && (q.end.dead || q.lastWords(c)) {
+		c.said.Store(true)
+		q.dev.do(c.drain)
 	}
 	q.state.Store(uint32(verbs.QPSErr))
 	if !q.over {
@@ -261,31 +266,30 @@ func (q *qp) finish() {
 		q.dev.do(q.dev.overran)
 	}
 	q.end.fault = fault{}
-	if c != nil && through {
-		q.dev.do(c.drain)
-	}
 }
 
-// lastWords sends what is left for the peer, a Terminate and the FIN, and
-// reports whether all of it is with TCP.
-func (q *qp) lastWords(c *conn) (bool, error) {
+// lastWords sends what is left for the peer: responses to its Reads where the
+// end is one in order, else a Terminate, and the FIN. It reports false while
+// there is no room.
+func (q *qp) lastWords(c *conn) bool {
 	for {
 		p, err := c.stream.Pump()
 		if err == nil || errors.Is(err, rdmap.ErrStopped) { // stopped: no Terminate, or it has left already
 			err = c.stream.Flush()
 		}
+		var source *rdmap.Error
 		switch {
+		case errors.As(err, &source): // a response lost its source: the Terminate that says so is next
 		case err != nil:
-			return true, err
+			return true
 		case p.Blocked:
-			if c.blocked.CompareAndSwap(false, true) {
-				continue // the window may have opened before the flag was up
+			if !c.blocked.CompareAndSwap(false, true) {
+				return false
 			}
-			return false, nil
-		case q.end.fin:
-			q.end.fin = false
-			return true, c.tcp.CloseWrite()
+			// The window may have opened before the flag was up.
+		case !p.More:
+			_ = c.tcp.CloseWrite() // fails on a dead stream, which the receive side sees
+			return true
 		}
-		return true, nil
 	}
 }

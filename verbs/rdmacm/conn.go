@@ -3,7 +3,9 @@ package rdmacm
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
+	"syscall"
 	"time"
 
 	"github.com/softrdma/softrdma/verbs"
@@ -32,6 +34,9 @@ func newConn(dev *verbs.Device, pd *verbs.PD, cfg verbs.QPConfig, e Easy, prepar
 }
 
 func (c *Conn) build(pd *verbs.PD, cfg verbs.QPConfig, e Easy, prepare func(*verbs.QP) error) (err error) {
+	if pd != nil && pd.Device() != c.dev {
+		return fmt.Errorf("the protection domain belongs to another device: %w", syscall.EINVAL)
+	}
 	if pd == nil {
 		if pd, err = c.dev.AllocPD(); err != nil {
 			return err

@@ -42,6 +42,7 @@ type easy struct {
 		mu    sync.Mutex
 		cq    *verbs.CQ
 		slots *verbs.MR // Messages buffers of size octets each; a receive's ID is its index
+		end   error     // sticks: no message will come any more
 	}
 }
 
@@ -158,15 +159,18 @@ func (c *Conn) Recv(ctx context.Context, b []byte) (int, error) {
 	}
 	x.recv.mu.Lock()
 	defer x.recv.mu.Unlock()
+	if x.recv.end != nil {
+		return 0, x.recv.end
+	}
 	var wc [1]verbs.WC
 	if n, err := x.recv.cq.Wait(ctx, wc[:]); err != nil || n == 0 {
 		return 0, errors.Join(err, c.QP.Close())
 	}
 	if err := wc[0].Err(); err != nil {
-		if c.QP.Err() == nil {
-			return 0, io.EOF
+		if x.recv.end = io.EOF; c.QP.Err() != nil {
+			x.recv.end = c.why(err)
 		}
-		return 0, c.why(err)
+		return 0, x.recv.end
 	}
 	at, n := int(wc[0].ID)*x.size, int(wc[0].ByteLen)
 	k := copy(b, x.recv.slots.Bytes()[at:at+n])

@@ -1,0 +1,79 @@
+# softrdma. `make help` lists the targets.
+
+GO       ?= go
+BIN      := $(CURDIR)/bin
+# How long each fuzz target runs, and how each benchmark does.
+FUZZTIME  ?= 10s
+BENCHTIME ?= 1s
+BENCH     ?= .
+# Packages to test, and further arguments of go test.
+PKGS ?= ./...
+ARGS ?=
+
+export CGO_ENABLED = 0
+
+.PHONY: help build test race fuzz bench lint vuln cross lab interop check ci clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## build the programs into bin/
+	$(GO) build -o $(BIN)/ ./cmd/...
+
+test: ## run every test this host allows; tells what it left out and why
+	$(GO) run ./test/testrun -shuffle=on $(ARGS) $(PKGS)
+
+race: ## run the tests with the race detector (needs a C compiler)
+	CGO_ENABLED=1 $(GO) run ./test/testrun -race -shuffle=on $(ARGS) $(PKGS)
+
+fuzz: ## run every fuzz target for FUZZTIME (10s)
+	@out=$$(mktemp); trap 'rm -f $$out' EXIT; \
+	$(GO) test -list '^Fuzz' $(PKGS) >$$out || { cat $$out; exit 1; }; \
+	awk '/^Fuzz/ {t[n++] = $$1} /^ok/ {for (i = 0; i < n; i++) print $$2, t[i]; n = 0}' $$out | { \
+	n=0; while read -r pkg target; do \
+		echo "fuzz  $$pkg $$target"; n=$$((n+1)); \
+		$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1s $$pkg >$$out 2>&1 || { cat $$out; exit 1; }; \
+	done; echo "$$n fuzz targets ran"; test $$n -gt 0; }
+
+bench: ## run the benchmarks that match BENCH for BENCHTIME (1s)
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem $(PKGS)
+
+lint: $(BIN)/staticcheck ## gofmt, go vet, staticcheck, module files in order
+	@test -z "$$(gofmt -l .)" || { gofmt -l . | sed 's/^/gofmt would change /'; exit 1; }
+	$(GO) vet ./...
+	$(BIN)/staticcheck ./...
+	$(GO) mod tidy -diff
+	$(GO) -C tools mod tidy -diff
+
+vuln: $(BIN)/govulncheck ## look for known vulnerabilities (asks vuln.go.dev)
+	$(BIN)/govulncheck ./...
+
+$(BIN)/staticcheck: tools/go.mod
+	$(GO) -C tools build -o $@ honnef.co/go/tools/cmd/staticcheck
+
+$(BIN)/govulncheck: tools/go.mod
+	$(GO) -C tools build -o $@ golang.org/x/vuln/cmd/govulncheck
+
+# What builds beside linux/amd64: all of it on linux/arm64, what needs no Linux on macOS.
+PORTABLE = ./verbs/... ./rdmap ./ddp ./mpa ./netstack ./pktio ./mempool ./cmd/...
+cross: ## build and vet for linux/arm64 and darwin/arm64
+	GOOS=linux GOARCH=arm64 $(GO) build ./...
+	GOOS=linux GOARCH=arm64 $(GO) vet ./...
+	GOOS=darwin GOARCH=arm64 $(GO) build $(PORTABLE)
+	GOOS=darwin GOARCH=arm64 $(GO) vet $(PORTABLE)
+
+lab: build ## run the commands in two network namespaces, on each backend (root)
+	test/lab $(BIN)/softrdma
+
+interop: build ## run rping against Linux siw in a virtual machine (root, Debian)
+	$(GO) run ./test/interop -softrdma $(BIN)/softrdma $(ARGS)
+
+check: lint build cross test race ## what a change must pass; CI runs more
+	$(MAKE) fuzz FUZZTIME=3s
+	$(MAKE) bench BENCHTIME=1x
+
+ci: ## all that CI runs, on a Debian host or container (root)
+	.ci/run
+
+clean: ## remove what was built
+	rm -rf $(BIN)

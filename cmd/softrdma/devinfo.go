@@ -1,0 +1,97 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/softrdma/softrdma/verbs"
+	"github.com/softrdma/softrdma/verbs/iwarp"
+)
+
+func (a *app) devinfoCommand() *cobra.Command {
+	var verbose, asJSON bool
+	c := &cobra.Command{
+		Use:   "devinfo",
+		Short: "Show the device that the flags and the environment open",
+		Long: `Opens the device as the other commands do, prints what it is and closes it:
+the names are those of ibv_devinfo.`,
+		Args: wantArgs(),
+		RunE: func(c *cobra.Command, _ []string) (err error) {
+			dev, closeDevice, err := a.openDevice(c.Context())
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, closeDevice()) }()
+			if asJSON {
+				return a.writeJSON(newDeviceDocument(dev))
+			}
+			return a.printDevice(dev, verbose)
+		},
+	}
+	c.Flags().BoolVarP(&verbose, "verbose", "v", false, "the limits and counters too")
+	jsonFlag(c, &asJSON)
+	return c
+}
+
+// deviceDocument is what --json prints.
+type deviceDocument struct {
+	Schema    string            `json:"schema"`
+	Name      string            `json:"hca_id"`
+	Transport string            `json:"transport"`
+	NodeType  string            `json:"node_type"`
+	Version   string            `json:"fw_ver"`
+	Backend   string            `json:"backend"`
+	MTU       int               `json:"mtu"`
+	Limits    []deviceLimit     `json:"limits"`
+	Counters  map[string]uint64 `json:"counters"`
+}
+
+type deviceLimit struct {
+	Name  string `json:"name"`
+	Value int64  `json:"value"`
+}
+
+func newDeviceDocument(dev *verbs.Device) *deviceDocument {
+	attr := dev.Attr()
+	return &deviceDocument{
+		Schema: "softrdma.devinfo/v1", Name: attr.Name, Transport: attr.Transport.String(), NodeType: attr.NodeType.String(),
+		Version: readBuild().Version, Backend: iwarp.Explain(dev), MTU: attr.MTU, Limits: limits(&attr),
+		Counters: counters(dev),
+	}
+}
+
+// limits are the numbers of ibv_devinfo -v that mean something here.
+func limits(a *verbs.DeviceAttr) []deviceLimit {
+	n := func(name string, v int) deviceLimit { return deviceLimit{name, int64(v)} }
+	return []deviceLimit{
+		{"max_mr_size", a.MaxMRSize},
+		n("max_qp", a.MaxQP), n("max_qp_wr", a.MaxQPWR), n("max_sge", a.MaxSGE), n("max_sge_rd", a.MaxSGERd),
+		n("max_inline_data", a.MaxInline), n("max_cq", a.MaxCQ), n("max_cqe", a.MaxCQE), n("max_mr", a.MaxMR),
+		n("max_pd", a.MaxPD), n("max_qp_rd_atom", a.MaxQPRdAtom), n("max_qp_init_rd_atom", a.MaxQPInitRdAtom),
+		n("max_mw", a.MaxMW), n("max_srq", a.MaxSRQ),
+	}
+}
+
+func (a *app) printDevice(dev *verbs.Device, verbose bool) error {
+	d := newDeviceDocument(dev)
+	w := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
+	fmt.Fprintf(w, "hca_id:\t%s\n", d.Name)
+	line := func(name string, v any) { fmt.Fprintf(w, "\t%s:\t%v\n", name, v) }
+	line("transport", d.Transport)
+	line("node_type", d.NodeType)
+	line("fw_ver", d.Version)
+	line("backend", d.Backend)
+	line("mtu", d.MTU)
+	if verbose {
+		for _, l := range d.Limits {
+			line(l.Name, l.Value)
+		}
+		for _, c := range dev.Stats().Counters {
+			line(c.Name, c.Value)
+		}
+	}
+	return w.Flush()
+}

@@ -1,0 +1,169 @@
+package netstack
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+)
+
+// Defaults and limits of the two Configs.
+const (
+	// DefaultBuffer is how many octets a connection buffers in each direction.
+	DefaultBuffer = 4 << 20
+	// MaxBuffer is the most a Config may ask for.
+	MaxBuffer = 16 << 20
+	// MinBuffer is the least: two of the largest FPDUs and the window they need.
+	MinBuffer = 256 << 10
+
+	// DefaultSpin is how long Poll and the receiver of frames look again before they sleep. Waking up costs more
+	// than that, see the package's benchmarks.
+	DefaultSpin = 100 * time.Microsecond
+
+	// DefaultConnectTimeout bounds a connection attempt that nobody answers.
+	DefaultConnectTimeout = 60 * time.Second
+
+	// DefaultMinRTO is the least the retransmission timer waits. RFC 6298 asks for a second, systems use 200 ms
+	// because their peers delay acknowledgements; 40 ms, the longest such delay seen, is still below this.
+	DefaultMinRTO = 50 * time.Millisecond
+)
+
+// Recovery is a way to find out which segments were lost.
+type Recovery uint8
+
+const (
+	// RecoveryDefault is RecoveryRACK.
+	RecoveryDefault Recovery = iota
+	// RecoveryRACK finds losses by time and probes for the loss of the last segments (RFC 8985).
+	RecoveryRACK
+	// RecoverySACK finds losses by the number of later segments that arrived (RFC 6675): less work, for links that
+	// do not lose, but the loss of the last segments waits for the retransmission timer.
+	RecoverySACK
+)
+
+// Config describes a Stack over a port. The zero value of every field but Addrs is a default.
+type Config struct {
+	// Addrs are our addresses, each with the network that is reached without a gateway. At least one; IPv4.
+	Addrs []netip.Prefix
+
+	// Gateway is where packets for other networks go. Without one those networks are unreachable (ENETUNREACH).
+	Gateway netip.Addr
+
+	// SendBuffer and RecvBuffer are the octets a connection may hold in each direction, MinBuffer to MaxBuffer.
+	// The window offered to the peer is half of RecvBuffer. 0: DefaultBuffer.
+	SendBuffer, RecvBuffer int
+
+	// SpinFor is how long Poll and the frame receiver look again before they sleep. 0: DefaultSpin, below 0: they
+	// never spin.
+	SpinFor time.Duration
+
+	// ConnectTimeout is when an attempt to connect fails with ETIMEDOUT. 0: DefaultConnectTimeout.
+	ConnectTimeout time.Duration
+
+	// MinRTO is the least the retransmission timer waits. 0: DefaultMinRTO.
+	MinRTO time.Duration
+
+	// Recovery chooses how losses are found.
+	Recovery Recovery
+}
+
+// KernelConfig describes a Stack over the system's TCP. Its zero value is good.
+type KernelConfig struct {
+	// SendBuffer and RecvBuffer fix the system's socket buffers, in octets. 0 leaves them to the system, which
+	// tunes them.
+	SendBuffer, RecvBuffer int
+
+	// RecvBuffers is how many connections may hold octets not yet discarded at the same time; others wait with
+	// theirs in the system's buffer. 0: 4096. A buffer is 256 KiB and allocated when first needed.
+	RecvBuffers int
+
+	// SpinFor and ConnectTimeout are as in Config.
+	SpinFor        time.Duration
+	ConnectTimeout time.Duration
+}
+
+// withDefaults returns the Config that is used, or what is wrong with it.
+func (c Config) withDefaults() (Config, error) {
+	if len(c.Addrs) == 0 {
+		return c, errors.New("netstack: no address: Config.Addrs needs at least one")
+	}
+	for _, p := range c.Addrs {
+		if err := checkAddr(p); err != nil {
+			return c, err
+		}
+	}
+	c.Addrs = append([]netip.Prefix(nil), c.Addrs...)
+	if c.Gateway.IsValid() {
+		if onLink := c.onLink(c.Gateway); !onLink {
+			return c, fmt.Errorf("netstack: gateway %s is in none of the networks %v", c.Gateway, c.Addrs)
+		}
+	}
+	for _, b := range []struct {
+		name string
+		size *int
+	}{{"SendBuffer", &c.SendBuffer}, {"RecvBuffer", &c.RecvBuffer}} {
+		if *b.size == 0 {
+			*b.size = DefaultBuffer
+		}
+		if *b.size < MinBuffer || *b.size > MaxBuffer {
+			return c, fmt.Errorf("netstack: %s of %d octets: it must be %d to %d", b.name, *b.size, MinBuffer, MaxBuffer)
+		}
+	}
+	if c.Recovery > RecoverySACK {
+		return c, fmt.Errorf("netstack: unknown Recovery %d", c.Recovery)
+	}
+	c.SpinFor = spinFor(c.SpinFor)
+	if c.ConnectTimeout <= 0 {
+		c.ConnectTimeout = DefaultConnectTimeout
+	}
+	if c.MinRTO <= 0 {
+		c.MinRTO = DefaultMinRTO
+	}
+	return c, nil
+}
+
+func checkAddr(p netip.Prefix) error {
+	switch a := p.Addr(); {
+	case !p.IsValid():
+		return errors.New("netstack: an address in Config.Addrs is not valid: give address and network, as in 10.77.0.1/24")
+	case !a.Is4():
+		return fmt.Errorf("netstack: %s: only IPv4 addresses are possible so far: %w", p, errors.ErrUnsupported)
+	case a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return fmt.Errorf("netstack: %s is no address a host can have on a link", p)
+	}
+	return nil
+}
+
+// onLink reports whether a is reached without a gateway.
+func (c *Config) onLink(a netip.Addr) bool {
+	for _, p := range c.Addrs {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	return false
+}
+
+func (c KernelConfig) withDefaults() (KernelConfig, error) {
+	if c.SendBuffer < 0 || c.RecvBuffer < 0 || c.RecvBuffers < 0 {
+		return c, errors.New("netstack: buffer sizes and counts cannot be negative")
+	}
+	if c.RecvBuffers == 0 {
+		c.RecvBuffers = 4096
+	}
+	c.SpinFor = spinFor(c.SpinFor)
+	if c.ConnectTimeout <= 0 {
+		c.ConnectTimeout = DefaultConnectTimeout
+	}
+	return c, nil
+}
+
+func spinFor(d time.Duration) time.Duration {
+	switch {
+	case d == 0:
+		return DefaultSpin
+	case d < 0:
+		return 0
+	}
+	return d
+}

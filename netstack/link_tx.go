@@ -1,0 +1,154 @@
+package netstack
+
+import (
+	"runtime"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/buffer"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/checksum"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/softrdma/softrdma/pktio"
+)
+
+const (
+	// txBatch is how many frames are handed to the port at once.
+	txBatch = 64
+	// txPatience is how long a port without room is asked again before frames are dropped. Waiting that long costs
+	// less than the loss, which TCP would take for congestion.
+	txPatience = 200 * time.Microsecond
+)
+
+// WritePackets sends packets. gVisor calls it from wherever TCP has something to say: the goroutine of a Writev, its
+// own, the pump. A frame for which the port keeps having no room is lost as if on the wire: counted, and sent again
+// when TCP misses it.
+func (l *link) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) {
+	l.tx.mu.Lock()
+	defer l.tx.mu.Unlock()
+	for _, pkt := range pkts.AsSlice() {
+		l.write(pkt)
+	}
+	l.flush()
+	return pkts.Len(), nil
+}
+
+// write puts pkt into the batch, as one frame or as many.
+func (l *link) write(pkt *stack.PacketBuffer) {
+	gso := &pkt.GSOOptions
+	partial := gso.Type != stack.GSONone && gso.NeedsCsum
+	if partial {
+		if f, ok := pkt.Owner.(*flow); ok && f.mss.Load() != int32(gso.MSS) {
+			f.mss.Store(int32(gso.MSS))
+		}
+	}
+	payload := pkt.Data().Size()
+	cut := partial && payload > int(gso.MSS)
+	if cut && !l.hostGSO() {
+		l.segment(pkt, payload)
+		return
+	}
+	if partial && !l.info.Checksum {
+		finishChecksum(pkt)
+	}
+	f := l.nextFrame()
+	views, skip := pkt.AsViewList()
+	for v := views.Front(); v != nil; v = v.Next() {
+		b := v.AsSlice()
+		if skip >= len(b) {
+			skip -= len(b)
+			continue
+		}
+		f.Data = append(f.Data, b[skip:])
+		skip = 0
+	}
+	if partial && l.info.Checksum {
+		l.offload(f, pkt)
+		if cut {
+			f.GSO = pktio.GSOTCPv4
+			if gso.Type == stack.GSOTCPv6 {
+				f.GSO = pktio.GSOTCPv6
+			}
+			f.GSOSize = gso.MSS
+		}
+	}
+}
+
+// offload asks the port to finish the TCP checksum, which holds the sum of the pseudo header.
+func (l *link) offload(f *pktio.Frame, pkt *stack.PacketBuffer) {
+	f.NeedsCsum = true
+	f.CsumStart = uint16(ethernetHeader + len(pkt.NetworkHeader().Slice()))
+	f.CsumOffset = header.TCPChecksumOffset
+	f.HdrLen = f.CsumStart + uint16(len(pkt.TransportHeader().Slice()))
+}
+
+// finishChecksum turns the sum of the pseudo header into the TCP checksum.
+func finishChecksum(pkt *stack.PacketBuffer) {
+	tcp := header.TCP(pkt.TransportHeader().Slice())
+	tcp.SetChecksum(^checksum.Combine(checksum.Checksum(tcp, 0), pkt.Data().Checksum()))
+}
+
+// nextFrame returns an empty frame of the batch, which it sends first if it is full.
+func (l *link) nextFrame() *pktio.Frame {
+	if l.tx.n == txBatch {
+		l.flush()
+	}
+	l.tx.n++
+	return &l.tx.frames[l.tx.n-1]
+}
+
+// flush sends the batch.
+func (l *link) flush() {
+	batch := l.tx.frames[:l.tx.n]
+	l.tx.n = 0
+	if len(batch) == 0 {
+		return
+	}
+	sent, err := l.port.Send(batch)
+	if err == nil && sent < len(batch) {
+		for start := time.Now(); err == nil && sent < len(batch) && time.Since(start) < txPatience; {
+			runtime.Gosched()
+			var n int
+			n, err = l.port.Send(batch[sent:])
+			sent += n
+		}
+	}
+	octets := 0
+	for i := range batch {
+		if i < sent {
+			octets += batch[i].Len()
+		}
+		clear(batch[i].Data)
+		batch[i] = pktio.Frame{Data: batch[i].Data[:0]}
+	}
+	l.count.framesOut.Add(uint64(sent))
+	l.count.octetsOut.Add(uint64(octets))
+	l.count.dropsOut.Add(uint64(len(batch) - sent))
+}
+
+// walk goes through the octets of a packet.
+type walk struct {
+	v   *buffer.View
+	off int
+}
+
+// skip leaves out n octets.
+func (w *walk) skip(n int) {
+	w.off += n
+	for w.v != nil && w.off >= w.v.Size() {
+		w.off -= w.v.Size()
+		w.v = w.v.Next()
+	}
+}
+
+// next returns the next octets, at most n, as they lie together.
+func (w *walk) next(n int) []byte {
+	if w.v == nil {
+		return nil
+	}
+	b := w.v.AsSlice()[w.off:]
+	b = b[:min(n, len(b))]
+	w.skip(len(b))
+	return b
+}

@@ -1,0 +1,81 @@
+package netstack
+
+import (
+	"runtime"
+	"time"
+)
+
+// Poll fills ev with connections and listeners worth a look and returns how many. It also passes on what earlier
+// writes left behind, for all connections, those the caller has closed included.
+//
+// With nothing to report it looks again and again for Config.SpinFor, letting other goroutines run in between, and
+// then sleeps: not at all with wait 0, until something happens or Wake is called with wait below 0, at most that long
+// otherwise. It may return 0 events: at the end of the wait, after Wake, and always once the Stack is closed.
+//
+// Only the receive goroutine calls Poll. It panics if ev is empty.
+func (s *Stack) Poll(ev []Event, wait time.Duration) int {
+	if len(ev) == 0 {
+		panic("netstack: Poll needs room for at least one event")
+	}
+	n, stop := s.gather(ev)
+	if stop || wait == 0 {
+		return n
+	}
+	start := time.Now()
+	spin := s.spin
+	if wait > 0 {
+		spin = min(spin, wait)
+	}
+	for spin > 0 && time.Since(start) < spin {
+		runtime.Gosched()
+		if n, stop = s.gather(ev); stop {
+			return n
+		}
+	}
+	for {
+		left := time.Duration(-1)
+		if wait > 0 {
+			if left = wait - time.Since(start); left <= 0 {
+				return 0
+			}
+		}
+		if s.ready.settle() {
+			s.sleep(left)
+			s.ready.up()
+		}
+		if n, stop = s.gather(ev); stop {
+			return n
+		}
+	}
+}
+
+// Wake makes a Poll that sleeps return, or else the next Poll not sleep. Any goroutine may call it.
+func (s *Stack) Wake() { s.ready.wake() }
+
+// gather takes events off the queue and does the background work they stand for. stop is true if Poll has to return.
+func (s *Stack) gather(ev []Event) (n int, stop bool) {
+	if s.kern != nil {
+		s.kern.look()
+	} else if s.user.link.look() > 0 && !s.ready.some.Load() {
+		// TCP's goroutines have work now; on this P they start sooner than on another.
+		runtime.Gosched()
+	}
+	taken, stop := s.ready.take(ev)
+	for _, e := range ev[:taken] {
+		if e.Conn != nil && !e.Conn.serve() {
+			continue
+		}
+		ev[n] = e
+		n++
+	}
+	return n, stop || n > 0
+}
+
+// sleep blocks until the ready queue kicks, or for d unless d is below 0.
+func (s *Stack) sleep(d time.Duration) {
+	if s.kern != nil {
+		s.kern.sleep(d)
+		return
+	}
+	s.user.sleep(d)
+}

@@ -1,0 +1,157 @@
+package netstack
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"runtime"
+	"time"
+
+	"github.com/softrdma/softrdma/pktio"
+)
+
+// Receiving frames is the work of whoever calls Poll: it looks at the port each time, and again and again while it
+// spins, so that the thread that waits for octets is the one that takes them off the port. Two goroutines spinning for
+// the same octets would cost a core and gain nothing.
+//
+// The pump is the goroutine that receives when Poll cannot. While Poll sleeps the pump waits in the port. While Poll is
+// awake the pump only looks whether Poll still comes by: a caller busy with what he got must not hold up TCP.
+
+const (
+	// rxBatch is how many frames are taken from the port at once.
+	rxBatch = 64
+	// watch is how long the port may go without anyone looking at it while Poll is awake.
+	watch = 250 * time.Microsecond
+)
+
+func errMTU(mtu int) error {
+	return fmt.Errorf("netstack: an MTU of %d octets carries no IPv4: it must be %d at least", mtu, minMTU)
+}
+
+// start begins to receive. fail is called once if the port gives up by itself.
+func (l *link) start(spin time.Duration, fail func(error)) {
+	l.rx.frames = make([]pktio.Frame, rxBatch)
+	l.rx.spin = spin
+	l.rx.fail = fail
+	if !l.hostGSO() {
+		l.rx.gro = l.newGRO()
+	}
+	l.rx.roused = make(chan struct{}, 1)
+	l.rx.stop = make(chan struct{})
+	l.rx.done = make(chan struct{})
+	go l.pump()
+}
+
+// stop closes the port and waits for the pump to end.
+func (l *link) stop() error {
+	err := l.port.Close()
+	if l.rx.done != nil {
+		close(l.rx.stop)
+		<-l.rx.done
+	}
+	return err
+}
+
+// look receives what the port has, for Poll, and returns the number of frames. With the pump at it already there is
+// nothing to do.
+func (l *link) look() int {
+	if !l.rx.polled.Load() {
+		l.rx.polled.Store(true)
+	}
+	if !l.rx.mu.TryLock() {
+		return 0
+	}
+	defer l.rx.mu.Unlock()
+	l.rx.looks.Add(1)
+	n, err := l.port.Recv(l.rx.frames, 0)
+	l.take(n, err)
+	return n
+}
+
+// leave tells the pump that Poll goes to sleep.
+func (l *link) leave() {
+	l.rx.polled.Store(false)
+	select {
+	case l.rx.roused <- struct{}{}:
+	default:
+	}
+}
+
+// pump receives while Poll does not, until the port is closed or gives up.
+func (l *link) pump() {
+	defer close(l.rx.done)
+	timer := time.NewTimer(watch)
+	defer timer.Stop()
+	for ok := true; ok; {
+		if !l.rx.polled.Load() {
+			ok = l.wait()
+			continue
+		}
+		looks := l.rx.looks.Load()
+		timer.Reset(watch)
+		select {
+		case <-l.rx.stop:
+			ok = l.catchUp() // the port takes back what it lent
+		case <-l.rx.roused:
+		case <-timer.C:
+			if l.rx.looks.Load() == looks {
+				ok = l.catchUp()
+			}
+		}
+	}
+}
+
+// wait receives once, as long as that may take, unless Poll comes back. It returns false when the port is closed.
+func (l *link) wait() bool {
+	l.rx.mu.Lock()
+	defer l.rx.mu.Unlock()
+	n, err := l.port.Recv(l.rx.frames, 0)
+	if n == 0 && err == nil && l.rx.spin > 0 {
+		for start := time.Now(); n == 0 && err == nil && time.Since(start) < l.rx.spin; {
+			runtime.Gosched()
+			if l.rx.polled.Load() {
+				return true
+			}
+			n, err = l.port.Recv(l.rx.frames, 0)
+		}
+	}
+	if n == 0 && err == nil {
+		n, err = l.port.Recv(l.rx.frames, -1)
+	}
+	ok := l.take(n, err)
+	// TCP's goroutines have work now; on this P they start sooner than on another.
+	runtime.Gosched()
+	return ok
+}
+
+// catchUp receives all there is. It returns false when the port is closed.
+func (l *link) catchUp() bool {
+	l.rx.mu.Lock()
+	defer l.rx.mu.Unlock()
+	for {
+		n, err := l.port.Recv(l.rx.frames, 0)
+		if !l.take(n, err) || n == 0 {
+			return err == nil
+		}
+		runtime.Gosched()
+	}
+}
+
+// take hands the n frames just received to gVisor. It returns false if err says that there will be no more. Caller
+// holds rx.mu.
+func (l *link) take(n int, err error) bool {
+	if err != nil {
+		if !errors.Is(err, net.ErrClosed) && !l.rx.failed {
+			l.rx.failed = true
+			l.rx.fail(fmt.Errorf("netstack: interface %s: %w", l.info.Name, err))
+		}
+		return false
+	}
+	for i := range n {
+		l.deliver(&l.rx.frames[i])
+	}
+	if l.rx.gro != nil && n > 0 {
+		l.rx.gro.Flush()
+	}
+	return true
+}

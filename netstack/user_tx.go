@@ -1,0 +1,73 @@
+package netstack
+
+import (
+	"io"
+	"sync/atomic"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+)
+
+const (
+	// minHeaders are the IPv4 and TCP headers without options, maxOptions the TCP options gVisor makes room for.
+	minHeaders = 40
+	maxOptions = 40
+)
+
+// flow is known to gVisor as the owner of a connection's segments. That is how the link endpoint, which sees the
+// segment size gVisor cuts at, can tell the connection: there is no other way to ask for it.
+type flow struct{ mss atomic.Int32 }
+
+// KUID and KGID make flow a tcpip.PacketOwner. Nothing here looks at them.
+func (*flow) KUID() uint32 { return 0 }
+
+// KGID see KUID.
+func (*flow) KGID() uint32 { return 0 }
+
+// write is sender.write.
+func (uc *userConn) write(parts [][]byte, n int) (int, error) {
+	uc.pay = payload{parts: parts, left: n}
+	took, terr := uc.ep.Write(&uc.pay, tcpip.WriteOptions{Atomic: true})
+	uc.pay = payload{}
+	if terr != nil && !wouldBlock(terr) {
+		return int(took), streamError(uc.c.remote, toError(terr))
+	}
+	return int(took), nil
+}
+
+// finish is sender.finish.
+func (uc *userConn) finish() error {
+	if terr := uc.ep.Shutdown(tcpip.ShutdownWrite); terr != nil {
+		return streamError(uc.c.remote, toError(terr))
+	}
+	return nil
+}
+
+func (uc *userConn) mss() int { return int(uc.flow.mss.Load()) }
+
+// payload reads the parts of a write. gVisor copies from it with the endpoint's lock held.
+type payload struct {
+	parts [][]byte
+	first int // parts in front of it are read
+	off   int // octets of parts[first] are read
+	left  int
+}
+
+// Len is part of tcpip.Payloader.
+func (p *payload) Len() int { return p.left }
+
+// Read is part of tcpip.Payloader.
+func (p *payload) Read(b []byte) (n int, err error) {
+	if p.left == 0 {
+		return 0, io.EOF
+	}
+	for n < len(b) && p.left > 0 {
+		k := copy(b[n:], p.parts[p.first][p.off:])
+		n += k
+		p.left -= k
+		if p.off += k; p.off == len(p.parts[p.first]) {
+			p.first++
+			p.off = 0
+		}
+	}
+	return n, nil
+}

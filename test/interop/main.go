@@ -1,0 +1,103 @@
+// Command interop runs softrdma against Linux siw, the kernel's own software iWARP,
+// in a virtual machine that it builds from Debian's packages.
+//
+//	go run ./test/interop            the matrix: rping in both roles
+//	go run ./test/interop image      build the guest and stop
+//	go run ./test/interop record DIR record what two guests say to each other
+//	go run ./test/interop shell KIND boot a guest and run lines of input in it
+//
+// It needs root (network namespaces, tap devices) and Debian's package mirror. It
+// touches no network but those in namespaces of its own.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+)
+
+// kinds are the two builds of siw in the guest.
+var kinds = []string{"siw", "siw-strict"}
+
+func main() {
+	if err := run(os.Args[1:], os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "interop:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string, out io.Writer) error {
+	verb := "matrix"
+	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+		verb, args = args[0], args[1:]
+	}
+	if os.Geteuid() != 0 {
+		return errors.New("root is needed for network namespaces and tap devices")
+	}
+	if err := tools(out); err != nil {
+		return err
+	}
+	img, err := buildImage(out)
+	if err != nil {
+		return err
+	}
+	switch verb {
+	case "image":
+		fmt.Fprintln(out, img.Kernel, img.Initrd)
+		return nil
+	case "record":
+		if len(args) != 1 {
+			return errors.New("usage: interop record DIR")
+		}
+		return record(img, args[0], out)
+	case "shell":
+		if len(args) != 1 {
+			return errors.New("usage: interop shell siw|siw-strict")
+		}
+		return shell(img, args[0], "tcg", os.Stdin, out)
+	case "matrix":
+		var o Options
+		f := flag.NewFlagSet("interop", flag.ContinueOnError)
+		f.StringVar(&o.Binary, "softrdma", "", "the softrdma program to test; built from this tree if empty")
+		f.StringVar(&o.Kinds, "kinds", strings.Join(kinds, ","), "builds of siw to run against")
+		f.StringVar(&o.Backends, "backends", "packet,kernel", "backends of softrdma to run")
+		f.StringVar(&o.Keep, "keep", "", "folder to keep the captures in")
+		f.IntVar(&o.Count, "count", 20, "pings a run")
+		f.StringVar(&o.Accel, "accel", "tcg", "accelerator of qemu; kvm where nested virtualization works")
+		if err := f.Parse(args); err != nil {
+			return err
+		}
+		return matrix(img, o, out)
+	}
+	return fmt.Errorf("%q is none of image, record, shell, matrix", verb)
+}
+
+// tools installs the programs that are missing on the host. The image's own needs are
+// the recipe's matter.
+func tools(log io.Writer) error {
+	missing := map[string]string{}
+	for program, pkg := range map[string]string{"ip": "iproute2", "tcpdump": "tcpdump", "tshark": "tshark", "qemu-system-x86_64": "qemu-system-x86"} {
+		if _, err := exec.LookPath(program); err != nil {
+			missing[program] = pkg
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	args := []string{"-qq", "install", "-y", "--no-install-recommends"}
+	for _, pkg := range missing {
+		args = append(args, pkg)
+	}
+	fmt.Fprintf(log, "installing %s\n", strings.Join(args[4:], " "))
+	if err := os.Setenv("DEBIAN_FRONTEND", "noninteractive"); err != nil {
+		return err
+	}
+	if err := sh("apt-get", "-qq", "update"); err != nil {
+		return err
+	}
+	return sh("apt-get", args...)
+}

@@ -1,0 +1,12 @@
+//go:build !linux
+
+package main
+
+import (
+	"errors"
+	"io"
+)
+
+func runInside([]string, bool, io.Writer) (int, error) { return 0, errors.ErrUnsupported }
+
+func prepareInside() error { return errors.ErrUnsupported }
