@@ -196,6 +196,27 @@ func connect(t testing.TB) (a, b *Conn) {
 	return NewConn(x, pool), NewConn(y, pool)
 }
 
+// noFIN is a stream whose peer is gone before our FIN.
+type noFIN struct{ *simnet.Stream }
+
+func (noFIN) CloseWrite() error { return syscall.ENOTCONN }
+
+// TestRejectedLeaves is an initiator that leaves as soon as it has read the
+// rejecting Reply: the rejection has succeeded.
+func TestRejectedLeaves(t *testing.T) {
+	x, y := simnet.StreamPair(testMSS, testBuffer)
+	pool := newPool(t, poolConfig)
+	a, b := NewConn(x, pool), NewConn(noFIN{y}, pool)
+	require.NoError(t, a.Request(Config{}, nil))
+	_, ok, err := b.RecvRequest(Config{})
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.NoError(t, b.Reject([]byte("no")))
+	rep, ok, err := a.RecvReply()
+	require.NoError(t, err)
+	require.True(t, ok && rep.Rejected)
+}
+
 func TestBothInitiate(t *testing.T) {
 	t.Run("MPA-03 both ends learn it", func(t *testing.T) {
 		a, b := connect(t)

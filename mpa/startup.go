@@ -269,9 +269,7 @@ func (c *Conn) Reject(private []byte) error {
 	if err := c.writeStartup(b); err != nil {
 		return err
 	}
-	if err := c.bs.CloseWrite(); err != nil {
-		return &Error{Code: CodeClosed, Err: err}
-	}
+	_ = c.bs.CloseWrite() // fails if the initiator has read the Reply and left already
 	return nil
 }
 

@@ -22,7 +22,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 
 func benchRoundTrip(b *testing.B, p *pair, size int) {
 	ca, cb, _ := p.connect()
-	srv := startEngine(b, p.b.Stack, nil)
+	srv := startEngine(b, p, p.b.Stack, nil)
 	ready := make(chan struct{})
 	srv.do(func() { cb.SetOwner(srv.echo(cb)); close(ready) })
 	<-ready
@@ -91,7 +91,7 @@ func benchBulk(b *testing.B, p *pair) {
 	all := make(chan struct{})
 	got := 0
 	var once sync.Once
-	srv := startEngine(b, p.b.Stack, nil)
+	srv := startEngine(b, p, p.b.Stack, nil)
 	srv.accept = func(*Conn) handler {
 		return func(c *Conn) {
 			for {

@@ -49,6 +49,9 @@ type Config struct {
 	// Gateway is where packets for other networks go. Without one those networks are unreachable (ENETUNREACH).
 	Gateway netip.Addr
 
+	// MTU is the octets an IP packet may have. 0: the port's, which is also the most.
+	MTU int
+
 	// SendBuffer and RecvBuffer are the octets a connection may hold in each direction, MinBuffer to MaxBuffer.
 	// The window offered to the peer is half of RecvBuffer. 0: DefaultBuffer.
 	SendBuffer, RecvBuffer int

@@ -30,8 +30,8 @@ type pair struct {
 	addrB      netip.Addr
 	portA      *pktio.Faulty // nil on the kernel
 	portB      *pktio.Faulty
-	userSpace  bool
-	windowMost int // octets that may be under way at most
+	enter      func() // moves a goroutine to where the pair is; may be nil
+	windowMost int    // octets that may be under way at most
 }
 
 // host is a stack with what its Poll said.
@@ -136,7 +136,7 @@ func newUserPair(t testing.TB, pipe pktio.PipeConfig, c Config) *pair {
 	leakcheck.Pool(t, pa.Pool())
 	leakcheck.Pool(t, pb.Pool())
 	p := &pair{
-		t: t, addrA: addrA, addrB: addrB, userSpace: true,
+		t: t, addrA: addrA, addrB: addrB,
 		portA: pktio.NewFaulty(pa, pktio.Faults{}), portB: pktio.NewFaulty(pb, pktio.Faults{}),
 	}
 	c.Addrs = []netip.Prefix{netip.PrefixFrom(addrA, 24)}
@@ -155,8 +155,12 @@ func newUserPair(t testing.TB, pipe pktio.PipeConfig, c Config) *pair {
 	return p
 }
 
+func kernelConfig(c Config) KernelConfig {
+	return KernelConfig{SendBuffer: c.SendBuffer, RecvBuffer: c.RecvBuffer, SpinFor: c.SpinFor, ConnectTimeout: c.ConnectTimeout}
+}
+
 func newKernelPair(t testing.TB, c Config) *pair {
-	kc := KernelConfig{SendBuffer: c.SendBuffer, RecvBuffer: c.RecvBuffer, SpinFor: c.SpinFor, ConnectTimeout: c.ConnectTimeout}
+	kc := kernelConfig(c)
 	lo := netip.MustParseAddr("127.0.0.1")
 	p := &pair{t: t, addrA: lo, addrB: lo, windowMost: 64 << 20}
 	sa, err := NewKernel(kc)
@@ -175,12 +179,12 @@ func (p *pair) close() {
 
 // carriers are all there is to run a behaviour on.
 func carriers() []carrier {
-	return []carrier{
+	return append([]carrier{
 		userCarrier("1500", pktio.PipeConfig{}),
 		userCarrier("9000-checksum", pktio.PipeConfig{MTU: 9000, Checksum: true}),
 		userCarrier("GSO", pktio.PipeConfig{GSO: true}),
 		{"kernel", newKernelPair},
-	}
+	}, vethCarriers()...)
 }
 
 // onAll runs f on every carrier.

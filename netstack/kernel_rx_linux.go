@@ -102,5 +102,6 @@ func readv(fd int, a, b []byte) (int, error) {
 	if e != 0 {
 		return 0, e
 	}
+	afterRead()
 	return int(n), nil
 }

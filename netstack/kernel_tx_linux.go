@@ -49,6 +49,7 @@ func (kc *kernelConn) write(parts [][]byte, n int) (took int, err error) {
 func (kc *kernelConn) sendmsg() (int, error) {
 	kc.msg.Iov = &kc.iov[0]
 	kc.msg.SetIovlen(len(kc.iov))
+	beforeWrite()
 	for {
 		n, _, e := unix.Syscall(unix.SYS_SENDMSG, uintptr(kc.fd), uintptr(unsafe.Pointer(&kc.msg)), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
 		switch e {

@@ -1,6 +1,7 @@
 package netstack
 
 import (
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -71,12 +72,19 @@ type rxSide struct {
 	failed bool
 }
 
-func newLink(port pktio.Port) (*link, error) {
+func newLink(port pktio.Port, mtu int) (*link, error) {
 	l := &link{port: port, info: port.Link()}
-	if l.info.MTU < minMTU {
-		return nil, errMTU(l.info.MTU)
+	if mtu == 0 {
+		mtu = l.info.MTU
 	}
-	l.info.MTU = min(l.info.MTU, maxPacket)
+	switch {
+	case mtu < minMTU:
+		return nil, errMTU(mtu)
+	case mtu > l.info.MTU:
+		return nil, fmt.Errorf("netstack: an MTU of %d octets was asked for and %s has %d: ask for no more, or raise it with \"ip link set %[2]s mtu %[1]d\"",
+			mtu, l.info.Name, l.info.MTU)
+	}
+	l.info.MTU = min(mtu, maxPacket)
 	l.large = maxPacket
 	if l.hostGSO() && l.info.MaxFrame > 0 {
 		l.large = min(l.large, l.info.MaxFrame-ethernetHeader)

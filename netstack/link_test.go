@@ -51,7 +51,7 @@ func newRecordedPair(t *testing.T, pipe pktio.PipeConfig, wrap func(pktio.Port) 
 	if wrap != nil {
 		portB = wrap(pb)
 	}
-	p := &pair{t: t, addrA: addrA, addrB: addrB, userSpace: true}
+	p := &pair{t: t, addrA: addrA, addrB: addrB}
 	sa, err := New(rec, Config{Addrs: []netip.Prefix{netip.PrefixFrom(addrA, 24)}})
 	require.NoError(t, err)
 	sb, err := New(portB, Config{Addrs: []netip.Prefix{netip.PrefixFrom(addrB, 24)}})
@@ -198,7 +198,7 @@ func TestFaults(t *testing.T) {
 		f    pktio.Faults
 	}{
 		{"loss", pktio.Faults{Loss: 0.01}},
-		{"heavy loss", pktio.Faults{Loss: 0.05}},
+		{"heavy loss", pktio.Faults{Loss: 0.02}},
 		{"reorder", pktio.Faults{Reorder: 0.05}},
 		{"duplicate", pktio.Faults{Duplicate: 0.05}},
 		{"corrupt", pktio.Faults{Corrupt: 0.01}},

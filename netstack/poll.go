@@ -26,8 +26,7 @@ func (s *Stack) Poll(ev []Event, wait time.Duration) int {
 	if wait > 0 {
 		spin = min(spin, wait)
 	}
-	for spin > 0 && time.Since(start) < spin {
-		runtime.Gosched()
+	for sp := newSpinner(spin); sp.again(); {
 		if n, stop = s.gather(ev); stop {
 			return n
 		}

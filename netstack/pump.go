@@ -106,14 +106,11 @@ func (l *link) wait() bool {
 	l.rx.mu.Lock()
 	defer l.rx.mu.Unlock()
 	n, err := l.port.Recv(l.rx.frames, 0)
-	if n == 0 && err == nil && l.rx.spin > 0 {
-		for start := time.Now(); n == 0 && err == nil && time.Since(start) < l.rx.spin; {
-			runtime.Gosched()
-			if l.rx.polled.Load() {
-				return true
-			}
-			n, err = l.port.Recv(l.rx.frames, 0)
+	for sp := newSpinner(l.rx.spin); n == 0 && err == nil && sp.again(); {
+		if l.rx.polled.Load() {
+			return true
 		}
+		n, err = l.port.Recv(l.rx.frames, 0)
 	}
 	if n == 0 && err == nil {
 		n, err = l.port.Recv(l.rx.frames, -1)

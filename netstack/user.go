@@ -21,6 +21,13 @@ const (
 
 	// arpWait is how long one ARP request waits for its answer. After three of them the host counts as unreachable.
 	arpWait = 500 * time.Millisecond
+
+	// maxRTO is the most the retransmission timer waits, and maxRetries how often a segment is sent before the
+	// connection counts as broken: a dead peer is noticed after about a minute. RFC 6298 allows no bound below 60
+	// seconds, having the whole Internet in mind. It matters after a lost SYN: gVisor then takes the second that the
+	// next one took for a round-trip time, and would wait several seconds for each later loss.
+	maxRTO     = time.Second
+	maxRetries = 60
 )
 
 // userStack is the user-space carrier: gVisor's TCP/IP between our link endpoint and our ready queue.
@@ -36,7 +43,7 @@ type userStack struct {
 func newUserStack(s *Stack, port pktio.Port, c Config) (*userStack, error) {
 	u := &userStack{st: s, conf: c, sleeper: newSleeper()}
 	s.ready.kick = u.kick
-	link, err := newLink(port)
+	link, err := newLink(port, c.MTU)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +72,8 @@ func (u *userStack) configure() error {
 	moderate := tcpip.TCPModerateReceiveBufferOption(false)
 	sack := tcpip.TCPSACKEnabled(true)
 	delay := tcpip.TCPDelayEnabled(false)
-	rto := tcpip.TCPMinRTOOption(c.MinRTO)
+	rto, most := tcpip.TCPMinRTOOption(c.MinRTO), tcpip.TCPMaxRTOOption(max(maxRTO, c.MinRTO))
+	retries := tcpip.TCPMaxRetriesOption(maxRetries)
 	// A port of ours in TIME_WAIT may serve a new connection after a second; timestamps keep the two apart.
 	reuse := tcpip.TCPTimeWaitReuseOption(tcpip.TCPTimeWaitReuseGlobal)
 	reno := tcpip.CongestionControlOption("reno")
@@ -73,7 +81,7 @@ func (u *userStack) configure() error {
 	if c.Recovery == RecoverySACK {
 		recovery = 0
 	}
-	for _, o := range []tcpip.SettableTransportProtocolOption{&send, &recv, &moderate, &sack, &delay, &rto, &reuse, &reno, &recovery} {
+	for _, o := range []tcpip.SettableTransportProtocolOption{&send, &recv, &moderate, &sack, &delay, &rto, &most, &retries, &reuse, &reno, &recovery} {
 		if err := u.tcp.SetTransportProtocolOption(tcp.ProtocolNumber, o); err != nil {
 			return fmt.Errorf("netstack: TCP option %T: %s", o, err)
 		}

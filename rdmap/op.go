@@ -59,7 +59,14 @@ const (
 	// RTRDone: the Read that opened the connection has been answered. No
 	// operation completes by it.
 	RTRDone
+	// Turn: much was received and nothing of it is to be reported yet. Others
+	// may have a turn; then call Receive again.
+	Turn
 )
+
+// maxTurn is how many octets either half moves before it suggests to let others
+// have a turn: a millisecond's work at most.
+const maxTurn = 512 << 10
 
 // Event is what Receive reports.
 type Event struct {
@@ -79,4 +86,5 @@ type Progress struct {
 	Blocked bool   // no room: call again when the byte stream is writable
 	WantOp  bool   // ready for Submit
 	More    bool   // responses remain to be sent: call again, after Submit if there is an operation
+	Turn    bool   // much was moved and more is left: let others have a turn, then call again
 }

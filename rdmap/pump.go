@@ -9,8 +9,9 @@ import (
 
 // Pump moves into MPA what is due, while there is room: a Terminate, the RTR
 // message, responses to the peer's reads and the operation submitted. A
-// responder is held back until the first FPDU has come. Call Flush at the end
-// of a batch.
+// responder is held back until the first FPDU has come. After maxTurn octets it
+// returns with Turn, in the middle of a message too. Call Flush at the end of a
+// batch.
 //
 // An error ends the send half. It is a *[LocalError] if memory of an operation
 // went away and an *[Error] if the source of a response did; the next call
@@ -29,6 +30,9 @@ func (s *Stream) Pump() (Progress, error) {
 			if !s.startTerminate() {
 				return Progress{}, ErrStopped
 			}
+		case t.turn >= maxTurn:
+			t.turn = 0
+			return Progress{WantOp: t.op == nil, Turn: true}, nil
 		case t.now == nothing:
 			if !s.startNext() {
 				return s.idle(), nil
@@ -166,6 +170,7 @@ func (s *Stream) segment() (done, ok bool, err error) {
 	}
 	done, err = s.ddp.Write(payload)
 	t := &s.tx
+	t.turn += n
 	t.cursor.Release()
 	t.source.Release()
 	t.parts[0] = nil

@@ -25,6 +25,8 @@ type rx struct {
 	taggedOp opcode
 
 	got uint32 // octets of the response to the oldest read
+
+	turn int // octets received since the last Turn
 }
 
 // bufState is where the question for a receive buffer stands.
@@ -56,11 +58,16 @@ func (s *Stream) Receive() (e Event, ok bool, err error) {
 			return Event{}, false, r.err
 		}
 		if r.seg == nil {
+			if r.turn >= maxTurn {
+				r.turn = 0
+				return Event{Kind: Turn}, true, nil
+			}
 			if r.seg, ok, err = s.ddp.Next(); err != nil {
 				return Event{}, false, s.stop(err)
 			} else if !ok {
 				return Event{}, false, nil
 			}
+			r.turn += r.seg.Len()
 			if !s.gate.Load() {
 				s.gate.Store(true)
 				return Event{Kind: FirstFPDU, KickTx: true}, true, nil

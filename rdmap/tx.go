@@ -14,6 +14,7 @@ type tx struct {
 	rtr     mpa.RTRKind // due before anything else
 	burst   int         // responses sent since the last message of the send queue
 	offered bool        // after a burst the send queue was offered a turn
+	turn    int         // octets sent since the last Turn
 	answer  *request    // being answered: the front of the inbound ring
 	source  ddp.Region  // held while a segment of the answer is written
 

@@ -28,8 +28,8 @@ func TestMain(m *testing.M) {
 //	lab-up               builds the lab, which is taken away after the script
 //	json FILE SCHEMA     FILE, or stdout, must be one JSON document of that schema
 //
-// and the condition [lab], that network namespaces can be made and there is no
-// lab yet.
+// and the conditions [lab], that network namespaces can be made and there is no
+// lab yet, and [race], that the race detector runs.
 func TestScripts(t *testing.T) {
 	why := labMissing()
 	if why != "" {
@@ -44,8 +44,11 @@ func TestScripts(t *testing.T) {
 			"json":   isJSON,
 		},
 		Condition: func(cond string) (bool, error) {
-			if cond == "lab" {
+			switch cond {
+			case "lab":
 				return why == "", nil
+			case "race":
+				return readBuild().Race, nil
 			}
 			return false, errors.New("unknown condition")
 		},

@@ -47,6 +47,10 @@ func TestGuestSaid(t *testing.T) {
 	require.NoError(t, guestSaid("server DISCONNECT EVENT...\nwait for RDMA_READ_ADV state 10\n", nil))
 	require.Error(t, guestSaid("cq completion failed status 5\n", nil))
 	require.Error(t, guestSaid("", &ExitError{Status: 1}))
+	const race = "server DISCONNECT EVENT...\nwait for RDMA_READ_ADV state 10\nrdma_get_cm_event: Bad file descriptor\n"
+	require.NoError(t, guestSaid(race, &ExitError{Status: 255}))
+	require.Error(t, guestSaid(race, &ExitError{Status: 1}))
+	require.Error(t, guestSaid("rdma_get_cm_event: Bad file descriptor\n", &ExitError{Status: 255}), "before the end of the connection")
 }
 
 func TestWatched(t *testing.T) {
@@ -76,4 +80,11 @@ func TestColumns(t *testing.T) {
 	printResult(&b, Row{Kind: "siw"}, Result{Err: errors.New("one\ntwo")})
 	require.Equal(t, 3, strings.Count(b.String(), "\n"))
 	require.Contains(t, b.String(), "FAILED\n    one\n    two\n")
+}
+
+func TestComplaint(t *testing.T) {
+	require.True(t, complaint("<4>[    1.0] eth0 speed is unknown"))
+	require.True(t, complaint("<2>[   36.3] kernel BUG"))
+	require.False(t, complaint("<6>[    4.4] iwpm_register_pid: Unable to send a nlmsg (client = 2)"))
+	require.False(t, complaint(""))
 }

@@ -11,26 +11,33 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
+	"syscall"
 )
 
 // kinds are the two builds of siw in the guest.
 var kinds = []string{"siw", "siw-strict"}
 
 func main() {
-	if err := run(os.Args[1:], os.Stdout); err != nil {
+	// Guests and namespaces must not outlive the program, however it ends.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
+	err := run(ctx, os.Args[1:], os.Stdout)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "interop:", err)
 		os.Exit(1)
 	}
 }
 
-func run(args []string, out io.Writer) error {
+func run(ctx context.Context, args []string, out io.Writer) error {
 	verb := "matrix"
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 		verb, args = args[0], args[1:]
@@ -53,12 +60,12 @@ func run(args []string, out io.Writer) error {
 		if len(args) != 1 {
 			return errors.New("usage: interop record DIR")
 		}
-		return record(img, args[0], out)
+		return record(ctx, img, args[0], out)
 	case "shell":
 		if len(args) != 1 {
 			return errors.New("usage: interop shell siw|siw-strict")
 		}
-		return shell(img, args[0], "tcg", os.Stdin, out)
+		return shell(ctx, img, args[0], os.Stdin, out)
 	case "matrix":
 		var o Options
 		f := flag.NewFlagSet("interop", flag.ContinueOnError)
@@ -71,7 +78,7 @@ func run(args []string, out io.Writer) error {
 		if err := f.Parse(args); err != nil {
 			return err
 		}
-		return matrix(img, o, out)
+		return matrix(ctx, img, o, out)
 	}
 	return fmt.Errorf("%q is none of image, record, shell, matrix", verb)
 }

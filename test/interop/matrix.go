@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -81,7 +82,7 @@ func ourAddr(backend string) string {
 
 // matrix runs all rows and prints one line each. Any run that is not as it should be
 // makes it fail at the end.
-func matrix(img Image, o Options, out io.Writer) error {
+func matrix(ctx context.Context, img Image, o Options, out io.Writer) error {
 	dir := o.Keep
 	if dir == "" {
 		tmp, err := os.MkdirTemp("", "sr-interop-runs-")
@@ -109,7 +110,7 @@ func matrix(img Image, o Options, out io.Writer) error {
 	passed, failed := 0, 0
 	fmt.Fprintln(out, header)
 	for _, kind := range strings.Split(o.Kinds, ",") {
-		p, f, err := matrixKind(img, kind, bin, dir, o, out)
+		p, f, err := matrixKind(ctx, img, kind, bin, dir, o, out)
 		passed, failed = passed+p, failed+f
 		if err != nil {
 			return err
@@ -125,24 +126,36 @@ func matrix(img Image, o Options, out io.Writer) error {
 	return nil
 }
 
-// matrixKind boots one guest and runs its rows.
-func matrixKind(img Image, kind, bin, dir string, o Options, out io.Writer) (passed, failed int, err error) {
-	start := time.Now()
-	h, err := newHost(img, kind, o.Accel)
-	if err != nil {
-		return 0, 0, err
-	}
-	defer h.Close()
-	fmt.Fprintf(out, "# %s guest up after %.1f s\n", kind, time.Since(start).Seconds())
-	r := runner{vm: h.vm, ns: h.ns, bin: bin, dir: dir, count: o.Count}
+// matrixKind runs the rows of one kind of guest. A guest serves all runs up to one that
+// fails: what it is worth after that nobody knows, so the next run gets a fresh one.
+func matrixKind(ctx context.Context, img Image, kind, bin, dir string, o Options, out io.Writer) (passed, failed int, err error) {
+	var h *host
+	defer func() {
+		if h != nil {
+			h.Close()
+		}
+	}()
 	for _, row := range rows(kind, strings.Split(o.Backends, ",")) {
+		if h == nil {
+			start := time.Now()
+			if h, err = newHost(ctx, img, kind, o.Accel); err != nil {
+				return passed, failed, err
+			}
+			fmt.Fprintf(out, "# %s guest up after %.1f s\n", kind, time.Since(start).Seconds())
+		}
+		r := runner{vm: h.vm, ns: h.ns, bin: bin, dir: dir, count: o.Count}
 		res := r.run(row)
+		if ctx.Err() != nil {
+			return passed, failed, context.Cause(ctx)
+		}
 		printResult(out, row, res)
 		if res.Err == nil {
 			passed++
-		} else {
-			failed++
+			continue
 		}
+		failed++
+		h.Close()
+		h = nil
 	}
 	return passed, failed, nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -40,7 +41,7 @@ const recordTries = 5
 
 // record lets two guests of each kind talk to each other and writes what they said to
 // one capture file a session.
-func record(img Image, dir string, log io.Writer) error {
+func record(ctx context.Context, img Image, dir string, log io.Writer) error {
 	for _, kind := range kinds {
 		var todo []session
 		for _, s := range sessions {
@@ -49,12 +50,12 @@ func record(img Image, dir string, log io.Writer) error {
 			}
 		}
 		for tries := 0; len(todo) > 0; {
-			done, err := recordOn(img, kind, todo, dir, log)
+			done, err := recordOn(ctx, img, kind, todo, dir, log)
 			todo = todo[done:]
 			if done > 0 {
 				tries = 0
 			}
-			if tries++; err != nil && (!errors.Is(err, errHung) || tries >= recordTries) {
+			if tries++; err != nil && (!errors.Is(err, errHung) || tries >= recordTries || ctx.Err() != nil) {
 				return err
 			}
 		}
@@ -66,7 +67,7 @@ var errHung = errors.New("the session did not end")
 
 // recordOn boots two guests and records sessions until all are done or one fails. It
 // returns how many are done.
-func recordOn(img Image, kind string, todo []session, dir string, log io.Writer) (done int, err error) {
+func recordOn(ctx context.Context, img Image, kind string, todo []session, dir string, log io.Writer) (done int, err error) {
 	ns, err := newNamespace("rec")
 	if err != nil {
 		return 0, err
@@ -81,7 +82,7 @@ func recordOn(img Image, kind string, todo []session, dir string, log io.Writer)
 		if err := errors.Join(ns.AddTap(tap), ns.IP("link", "set", tap, "master", "bridge")); err != nil {
 			return 0, err
 		}
-		vms[i], err = boot(VMConfig{Image: img, Kind: kind, NS: ns, Tap: tap, Addr: fmt.Sprintf("10.77.0.%d/24", i+1),
+		vms[i], err = boot(ctx, VMConfig{Image: img, Kind: kind, NS: ns, Tap: tap, Addr: fmt.Sprintf("10.77.0.%d/24", i+1),
 			Addr6: fmt.Sprintf("fd77::%d/64", i+1), MAC: fmt.Sprintf("52:54:00:77:00:%02x", i+1)})
 		if err != nil {
 			return 0, err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"time"
@@ -9,21 +10,35 @@ import (
 
 // shell boots a guest as the matrix does and runs lines of input in it, for trying
 // things by hand. softrdma is started in the namespace with ip netns exec meanwhile.
-func shell(img Image, kind, accel string, in io.Reader, out io.Writer) error {
-	h, err := newHost(img, kind, accel)
+func shell(ctx context.Context, img Image, kind string, in io.Reader, out io.Writer) error {
+	h, err := newHost(ctx, img, kind, "")
 	if err != nil {
 		return err
 	}
 	defer h.Close()
 	fmt.Fprintf(out, "namespace %s: guest %s; tap %s with the kernel's %s; %s is free for softrdma\n", h.ns.Name, guestAddr, tapName, kernelAddr, packetAddr)
-	for sc := bufio.NewScanner(in); sc.Scan(); {
-		text, err := h.vm.Run(sc.Text(), 5*time.Minute)
-		fmt.Fprint(out, text)
-		if err != nil {
-			fmt.Fprintln(out, err)
+	lines := make(chan string)
+	go func() {
+		defer close(lines)
+		for sc := bufio.NewScanner(in); sc.Scan(); {
+			lines <- sc.Text()
+		}
+	}()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case line, ok := <-lines:
+			if !ok {
+				return nil
+			}
+			text, err := h.vm.Run(line, 5*time.Minute)
+			fmt.Fprint(out, text)
+			if err != nil {
+				fmt.Fprintln(out, err)
+			}
 		}
 	}
-	return nil
 }
 
 // host is the namespace of one guest: a tap on which the kernel has an address of its
@@ -33,7 +48,7 @@ type host struct {
 	vm *VM
 }
 
-func newHost(img Image, kind, accel string) (*host, error) {
+func newHost(ctx context.Context, img Image, kind, accel string) (*host, error) {
 	ns, err := newNamespace(kind)
 	if err != nil {
 		return nil, err
@@ -43,7 +58,7 @@ func newHost(img Image, kind, accel string) (*host, error) {
 		err = ns.IP("addr", "add", kernelAddr+"/24", "dev", tapName)
 	}
 	if err == nil {
-		h.vm, err = boot(VMConfig{Image: img, Kind: kind, NS: ns, Tap: tapName, Addr: guestAddr + "/24", Addr6: "fd77::2/64",
+		h.vm, err = boot(ctx, VMConfig{Image: img, Kind: kind, NS: ns, Tap: tapName, Addr: guestAddr + "/24", Addr6: "fd77::2/64",
 			MAC: "52:54:00:77:00:02", Accel: accel})
 	}
 	if err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -49,8 +50,9 @@ type lane struct {
 // bootTime bounds the wait for a guest under plain emulation on a busy machine.
 const bootTime = 2 * time.Minute
 
-// boot starts a guest and returns when it answers. The caller ends it with Stop.
-func boot(c VMConfig) (*VM, error) {
+// boot starts a guest and returns when it answers. The caller ends it with Stop; if ctx
+// ends before, the guest does too, and whatever waits for it fails.
+func boot(ctx context.Context, c VMConfig) (*VM, error) {
 	dir, err := os.MkdirTemp("", "sr-interop-")
 	if err != nil {
 		return nil, err
@@ -78,7 +80,9 @@ func boot(c VMConfig) (*VM, error) {
 	if err := vm.cmd.Start(); err != nil {
 		return nil, errors.Join(fmt.Errorf("start qemu: %w", err), os.RemoveAll(dir))
 	}
+	undo := context.AfterFunc(ctx, func() { _ = vm.cmd.Process.Kill() })
 	go func() {
+		defer undo()
 		err := vm.cmd.Wait()
 		if s := strings.TrimSpace(stderr.String()); s != "" {
 			err = fmt.Errorf("%w: %s", err, s)

@@ -176,7 +176,7 @@ var endings = []func(ctx context.Context, w *worker) error{
 // random, on one end or on both at once: every request has its completion.
 func TestAccounting(t *testing.T) {
 	forBackends(t, iwarp.Protocol{DrainTimeout: time.Second}, func(t *testing.T, l link) {
-		for seed := uint64(0); seed < 200; seed++ {
+		for seed := uint64(0); seed < 50; seed++ {
 			accounting(t, l, seed)
 		}
 	})

@@ -117,6 +117,49 @@ func TestCloseDuringSetup(t *testing.T) {
 	}
 }
 
+// TestCancelAccept gives up while the ready-to-receive message is awaited.
+func TestCancelAccept(t *testing.T) {
+	p, req := asked(t, iwarp.Protocol{}, enhanced)
+	ctx, cancel := context.WithCancel(within(t, 10*time.Second))
+	failed := make(chan error, 1)
+	go func() {
+		_, err := req.Accept(ctx, rdmacm.AcceptConfig{})
+		failed <- err
+	}()
+	p.Startup()
+	cancel()
+	require.ErrorIs(t, <-failed, context.Canceled)
+	p.ExpectReset()
+	require.Error(t, req.Reject(within(t, time.Second), nil))
+}
+
+// TestCloseListener closes a listener with requests waiting: those that nobody
+// has taken are reset, the one taken can still be answered.
+func TestCloseListener(t *testing.T) {
+	forBackends(t, iwarp.Protocol{}, func(t *testing.T, l link) {
+		ctx := within(t, 10*time.Second)
+		lis, err := (&rdmacm.ListenConfig{Device: l.b}).Listen(ctx, l.addr.String()+":0")
+		require.NoError(t, err)
+		dialed := make(chan error, 8)
+		for range cap(dialed) {
+			go func() {
+				_, err := (&rdmacm.Dialer{Device: l.a}).Dial(ctx, lis.Addr().String())
+				dialed <- err
+			}()
+		}
+		taken, err := lis.Accept(ctx)
+		require.NoError(t, err)
+		require.NoError(t, lis.Close())
+		for range cap(dialed) - 1 {
+			require.Error(t, <-dialed)
+		}
+		require.NoError(t, ctx.Err(), "the initiators were left waiting")
+		_, err = taken.Accept(ctx, rdmacm.AcceptConfig{})
+		require.NoError(t, err)
+		require.NoError(t, <-dialed)
+	})
+}
+
 // TestLatePosts closes a queue pair that has ended while others still post:
 // when Close has returned every post that was taken has its completion.
 func TestLatePosts(t *testing.T) {
@@ -209,6 +252,7 @@ func TestAnswerAgain(t *testing.T) {
 	p, req := asked(t, iwarp.Protocol{}, request)
 	_, err := req.Accept(ctx, rdmacm.AcceptConfig{PrivateData: make([]byte, 513)})
 	require.ErrorContains(t, err, "512")
+	require.ErrorContains(t, req.Reject(ctx, make([]byte, 513)), "512")
 	_, err = req.Accept(ctx, rdmacm.AcceptConfig{IRD: iwarp.MaxReadDepth + 1})
 	require.ErrorIs(t, err, syscall.EINVAL, "VRB-79 a read depth above the device's")
 	c, err := req.Accept(ctx, rdmacm.AcceptConfig{PrivateData: []byte("yes")})

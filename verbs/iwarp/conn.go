@@ -37,6 +37,7 @@ type conn struct {
 	lis    *listener // responder: where it came from
 	req    *request  // responder: from awaitAccept on
 	queued bool      // in device.again
+	lost   error     // the sending side found TCP dead: the end, once all that came before is received
 }
 
 type connState uint8
@@ -77,6 +78,9 @@ func (c *conn) ready() {
 		c.watch()
 	case awaitRTR, running:
 		c.receive()
+		if c.lost != nil && !c.queued {
+			c.end(c.lost)
+		}
 	case draining:
 		c.drain()
 	}
@@ -96,6 +100,9 @@ func (c *conn) receive() {
 		}
 		if !ok {
 			return
+		}
+		if ev.Kind == rdmap.Turn {
+			break
 		}
 		if !c.handle(&ev) {
 			return

@@ -2,6 +2,7 @@ package iwarp
 
 import (
 	"log/slog"
+	"runtime"
 	"sync"
 	"time"
 
@@ -156,7 +157,11 @@ func (d *device) turnAgain(c *conn) {
 	}
 }
 
+// turns gives those that had more to do another turn.
 func (d *device) turns() {
+	if len(d.again) > 0 {
+		runtime.Gosched() // as at the end of a turn to send
+	}
 	for n := len(d.again); n > 0; n-- {
 		c := d.again[0]
 		d.again[0] = nil

@@ -296,6 +296,8 @@ func TestOverrun(t *testing.T) {
 	small, err := l.a.CreateCQ(verbs.CQConfig{Depth: 4})
 	require.NoError(t, err)
 	p.mine.cq = small
+	waiting, err := p.mine.pd.CreateQP(p.mine.qp())
+	require.NoError(t, err)
 	q := l.connectWith(t, p.mine, p.theirs)
 	for i := range 16 {
 		if _, err := q.mine.PostSend([]verbs.SendWR{{ID: uint64(i), Op: verbs.OpWrite, Flags: verbs.SendSignaled,
@@ -307,6 +309,11 @@ func TestOverrun(t *testing.T) {
 	var term *verbs.TerminateError
 	require.ErrorAs(t, q.theirs.Err(), &term)
 	require.EqualValues(t, 0x0207, term.Value(), "VRB-63 an overrun ends the queue pair")
+	select {
+	case <-waiting.Done(): // VRB-63 all of them, the one without a connection too
+	case <-time.After(5 * time.Second):
+		require.Fail(t, "a queue pair without a connection was not ended")
+	}
 	for ev, err := range l.a.Events(within(t, 5*time.Second)) {
 		require.NoError(t, err)
 		if ev.Type == verbs.EventCQErr {

@@ -1,6 +1,7 @@
 package iwarp_test
 
 import (
+	"net"
 	"runtime"
 	"testing"
 	"time"
@@ -130,6 +131,54 @@ func TestScripted(t *testing.T) {
 	}
 }
 
+// TestTerminateBehindFullWindow is a peer that errs and says FIN while it does
+// not read what it asked for: RDM-59, the Terminate waits for the window and is
+// not lost to the FIN.
+func TestTerminateBehindFullWindow(t *testing.T) {
+	const size = 16 << 20
+	for range 5 {
+		p, e := victim(t, 1)
+		mr, err := e.pd.AllocMR(size, verbs.AccessRemoteRead)
+		require.NoError(t, err)
+		p.Send(wiretest.ReadRequest(1, 1, 0, size, uint32(mr.Key()), mr.Remote().Addr), send(1, "go"))
+		require.NoError(t, e.wait(t, 1)[0].Err())
+		bad := wiretest.Frame(send(2, "x"), true)
+		bad[20] ^= 1
+		p.Write(bad)
+		<-e.Done()
+		p.CloseWrite()
+		time.Sleep(20 * time.Millisecond) // so that it has met the FIN too
+		var u []byte
+		for u = p.Next(); u[0]&0x80 != 0; u = p.Next() { // parts of the Read Response
+		}
+		require.Equal(t, []byte{0x20, 0x02}, u[18:20], "the Terminate")
+		p.ExpectEOF()
+	}
+}
+
+// TestDisconnectAnswersReads ends a connection in order while the peer waits
+// for more Reads than one burst answers, and more octets than the window takes.
+func TestDisconnectAnswersReads(t *testing.T) {
+	const reads, size = 14, 1 << 20
+	p, e := victim(t, 1)
+	mr, err := e.pd.AllocMR(size, verbs.AccessRemoteRead)
+	require.NoError(t, err)
+	var requests [][]byte
+	for i := range reads {
+		requests = append(requests, wiretest.ReadRequest(uint32(i+1), 1, 0, size, uint32(mr.Key()), mr.Remote().Addr))
+	}
+	p.Send(append(requests, send(1, "go"))...)
+	require.NoError(t, e.wait(t, 1)[0].Err()) // all requests were there before
+	require.NoError(t, e.Disconnect(within(t, 5*time.Second)))
+	got := 0
+	for got < reads*size {
+		got += len(p.Next()) - 14
+	}
+	require.Equal(t, reads*size, got)
+	p.ExpectEOF()
+	require.NoError(t, e.Err())
+}
+
 // TestNoAnswer is a peer that never says FIN after our Terminate.
 func TestNoAnswer(t *testing.T) {
 	p, e := victim(t, 1)
@@ -178,4 +227,81 @@ func TestManyStrangers(t *testing.T) {
 	round(200)
 	require.Eventually(t, func() bool { return runtime.NumGoroutine() <= goroutines+2 }, 10*time.Second, 10*time.Millisecond,
 		"%d goroutines, %d before", runtime.NumGoroutine(), goroutines)
+}
+
+// TestScriptedResponder dials servers that go wrong at every stage of set-up.
+func TestScriptedResponder(t *testing.T) {
+	reply := func(depths ...uint16) wiretest.Startup {
+		return wiretest.Startup{Flags: wiretest.FlagC | wiretest.FlagS, Rev: 2, Private: wiretest.Block(depths[0], depths[1])}
+	}
+	good := reply(wiretest.BlockA|8, wiretest.BlockD|8)
+	for _, c := range []struct {
+		name string
+		play func(p *wiretest.Peer)
+		err  string // of the dial; empty: it succeeds
+		term uint16 // the Terminate that the server is owed
+	}{
+		{name: "closes unheard", err: "MPA Reply", play: func(p *wiretest.Peer) { p.Startup(); p.Conn().Close() }},
+		{name: "resets unheard", err: "MPA Reply", play: func(p *wiretest.Peer) { p.Startup(); p.Reset() }},
+		{name: "half closes unheard", err: "MPA Reply", play: func(p *wiretest.Peer) { p.Startup(); p.CloseWrite() }},
+		{name: "MPA-03 answers with a Request", err: "MPA Reply", play: func(p *wiretest.Peer) {
+			p.Startup()
+			p.Write(good.Octets())
+		}},
+		{name: "half a Reply, then FIN", err: "MPA Reply", play: func(p *wiretest.Peer) {
+			p.Startup()
+			r := good
+			r.Reply = true
+			p.Write(r.Octets()[:19])
+			p.CloseWrite()
+		}},
+		{name: "a Reply octet by octet, with a Send at its heels", play: func(p *wiretest.Peer) {
+			p.Startup()
+			r := good
+			r.Reply = true
+			p.Drip(append(r.Octets(), wiretest.Frame(send(1, "hello"), true)...))
+		}},
+		{name: "a Reply and a FIN", play: func(p *wiretest.Peer) { p.Respond(good); p.CloseWrite() }},
+		{name: "a Reply and a reset", play: func(p *wiretest.Peer) { p.Respond(good); p.Reset() }},
+		{name: "a Reply and garbage", play: func(p *wiretest.Peer) { p.Respond(good); p.Write(make([]byte, 1000)) }},
+		{name: "MPA-39 needs more Reads than we take", err: "limit", term: 0x2006, play: func(p *wiretest.Peer) {
+			p.Respond(reply(wiretest.BlockA|8, wiretest.BlockD|1000))
+		}},
+		{name: "MPA-45 no common ready-to-receive message", err: "mpa", term: 0x2007, play: func(p *wiretest.Peer) {
+			p.Respond(reply(wiretest.BlockA|8, wiretest.BlockC|8))
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := kernel(t, iwarp.Protocol{DrainTimeout: 200 * time.Millisecond, ConnectTimeout: 2 * time.Second})
+			lis, err := net.Listen("tcp", "127.0.0.1:0")
+			require.NoError(t, err)
+			defer lis.Close()
+			e := newEnd(t, l.a, 4096)
+			dialed := make(chan error, 1)
+			go func() {
+				var err error
+				d := rdmacm.Dialer{Device: l.a, PD: e.pd, QP: e.qp(), Prepare: func(qp *verbs.QP) error {
+					_, err := qp.PostRecv([]verbs.RecvWR{{ID: 1, SGL: []verbs.SGE{e.mr.SGE(0, 16)}}})
+					return err
+				}}
+				e.Conn, err = d.Dial(within(t, 10*time.Second), lis.Addr().String())
+				dialed <- err
+			}()
+			tcp, err := lis.Accept()
+			require.NoError(t, err)
+			p := wiretest.NewPeer(t, tcp)
+			c.play(p)
+			if c.term != 0 {
+				p.ExpectTerminate(c.term)
+				p.ExpectEOF()
+			}
+			err = <-dialed
+			if c.err != "" {
+				require.ErrorContains(t, err, c.err)
+			} else if err == nil { // a reset may have been quicker
+				require.NoError(t, e.Conn.Close())
+			}
+			require.EqualValues(t, 1, e.wait(t, 1)[0].ID, "the receive has its completion")
+		})
+	}
 }

@@ -300,6 +300,9 @@ func (r *request) reject(ctx context.Context, private []byte) error {
 			err = r.left()
 		}
 	})
+	if errors.Is(err, mpa.ErrPrivateData) {
+		r.answered.Store(false) // nothing was sent: another answer is possible
+	}
 	return err
 }
 
@@ -313,12 +316,15 @@ func (r *request) left() error {
 
 // refuse answers R=1 and drains until the peer's FIN.
 func (c *conn) refuse(private []byte) error {
-	if err := c.mpa.Reject(private); err != nil {
+	err := c.mpa.Reject(private)
+	switch {
+	case errors.Is(err, mpa.ErrPrivateData): // nothing was sent
+	case err != nil:
 		c.abort()
-		return err
+	default:
+		c.refused()
 	}
-	c.refused()
-	return nil
+	return err
 }
 
 // refused waits for the FIN that answers ours.

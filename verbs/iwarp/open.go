@@ -117,7 +117,7 @@ func (c *Config) openPort(port pktio.Port) (*device, error) {
 		port = tapped
 	}
 	s, err := netstack.New(port, netstack.Config{
-		Addrs: c.Addrs, Gateway: c.Gateway, SpinFor: c.SpinFor,
+		Addrs: c.Addrs, Gateway: c.Gateway, MTU: c.MTU, SpinFor: c.SpinFor,
 	})
 	if err != nil {
 		_ = port.Close()

@@ -36,8 +36,12 @@ func (d *device) overran() {
 				d.event(verbs.AsyncEvent{Type: verbs.EventCQErr, CQ: cq.num, Time: time.Now().UnixNano()})
 			}
 		}
-		if hit && q.conn != nil {
+		switch {
+		case !hit:
+		case q.conn != nil:
 			q.conn.end(errCQOverflow)
+		case q.State() == verbs.QPSInit:
+			q.stopIdle()
 		}
 	}
 }

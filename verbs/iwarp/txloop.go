@@ -2,6 +2,7 @@ package iwarp
 
 import (
 	"errors"
+	"runtime"
 	"sync"
 
 	"github.com/softrdma/softrdma/ddp"
@@ -46,6 +47,13 @@ func (t *txQueue) pop() *qp {
 	t.list = t.list[1:]
 	q.queued = false
 	return q
+}
+
+// empty reports whether nobody waits for a turn.
+func (t *txQueue) empty() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.list) == 0
 }
 
 func (t *txQueue) close() {
@@ -119,6 +127,14 @@ func (q *qp) transmit() (again bool) {
 				continue // the window may have opened before the flag was up
 			}
 			return false
+		}
+		if p.Turn {
+			runtime.Gosched() // where processors are few, who waits for one is kept waiting too
+			if q.dev.txq.empty() {
+				continue
+			}
+			again = true
+			break
 		}
 		if !p.WantOp {
 			if p.Sent {
@@ -235,7 +251,9 @@ func (q *qp) broken(c *conn, err error) {
 	_ = c.stream.Flush() // the first error is the one to tell
 	q.dev.do(func() {
 		if lostTCP(err) {
-			c.ready() // what arrived before says more, a Terminate for example
+			c.lost = err
+			c.dev.turnAgain(c)
+			return
 		}
 		c.end(err)
 	})
@@ -269,8 +287,8 @@ func (q *qp) finish() {
 }
 
 // lastWords sends what is left for the peer: responses to its Reads where the
-// end is one in order, else a Terminate, and the FIN. It reports false while
-// there is no room.
+// end is one in order, else a Terminate, and the FIN. It reports false if it has
+// to be called again.
 func (q *qp) lastWords(c *conn) bool {
 	for {
 		p, err := c.stream.Pump()
@@ -287,7 +305,10 @@ func (q *qp) lastWords(c *conn) bool {
 				return false
 			}
 			// The window may have opened before the flag was up.
-		case !p.More:
+		case p.More || p.Turn:
+			q.dev.txq.push(q)
+			return false
+		default:
 			_ = c.tcp.CloseWrite() // fails on a dead stream, which the receive side sees
 			return true
 		}

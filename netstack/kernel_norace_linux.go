@@ -1,0 +1,6 @@
+//go:build !race && !netstack_portable
+
+package netstack
+
+func beforeWrite() {}
+func afterRead()   {}

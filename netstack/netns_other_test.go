@@ -1,0 +1,5 @@
+//go:build !linux
+
+package netstack
+
+func vethCarriers() []carrier { return nil }

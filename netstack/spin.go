@@ -1,0 +1,39 @@
+package netstack
+
+import (
+	"runtime"
+	"time"
+)
+
+// yieldEvery is after how much spinning the CPU is offered to other threads. The kernel's own may be among them: once
+// it has left packets to ksoftirqd, which runs when the CPU is free, a frame just sent on a veth goes nowhere while its
+// sender spins for the answer. An answer that comes in time finds nothing offered.
+const yieldEvery = 25 * time.Microsecond
+
+// spinner paces a loop that looks for something again and again.
+type spinner struct {
+	epoch      time.Time
+	next, most time.Duration // since epoch: when to offer the CPU, when to end
+}
+
+// newSpinner returns a spinner that lasts for d.
+func newSpinner(d time.Duration) spinner {
+	return spinner{epoch: time.Now(), next: yieldEvery, most: d}
+}
+
+// again lets other goroutines run and reports whether to look again.
+func (s *spinner) again() bool {
+	if s.most <= 0 {
+		return false
+	}
+	now := time.Since(s.epoch)
+	if now >= s.most {
+		return false
+	}
+	if now >= s.next {
+		osYield()
+		s.next = now + yieldEvery
+	}
+	runtime.Gosched()
+	return true
+}
