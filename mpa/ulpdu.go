@@ -36,7 +36,7 @@ func (u *ULPDU) CopyTo(dst []byte, off int) int {
 	dst = dst[:max(0, min(len(dst), u.n-off))]
 	n := 0
 	if off < len(u.first) {
-		n = copy(dst, u.first[off:])
+		n = copyOut(dst, u.first[off:])
 	}
 	off = max(0, off-len(u.first))
 	for i := u.next; n < len(dst); i++ {
@@ -45,7 +45,7 @@ func (u *ULPDU) CopyTo(dst []byte, off int) int {
 			off -= len(p)
 			continue
 		}
-		n += copy(dst[n:], p[off:])
+		n += copyOut(dst[n:], p[off:])
 		off = 0
 	}
 	return n

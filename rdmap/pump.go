@@ -83,6 +83,12 @@ func (s *Stream) startNext() bool {
 		s.startRTR()
 		return true
 	}
+	if s.nudge.Load() {
+		s.nudge.Store(false)
+		s.ddp.StartTagged(opWrite.octet(), rtrSTag, 0, 0)
+		t.now, t.nudged = msgNudge, true
+		return true
+	}
 	in := s.inbound.front()
 	if in != nil && t.op == nil && t.offered {
 		t.burst = 0
@@ -93,7 +99,7 @@ func (s *Stream) startNext() bool {
 		q := readRequest(in.body[:])
 		s.ddp.StartTagged(opReadResponse.octet(), q.sinkSTag(), q.sinkTO(), q.size())
 		t.now, t.answer = msgResponse, in
-	case t.op != nil:
+	case t.op != nil && (t.nudged || !s.await.Load()):
 		s.startOp()
 	default:
 		return false
@@ -186,6 +192,8 @@ func (s *Stream) payload(n int) ([][]byte, error) {
 	case msgTerminate:
 		t.parts[0] = t.body[:t.size]
 		return t.parts[:], nil
+	case msgNudge:
+		return nil, nil
 	case msgRTR:
 		if t.rtr != mpa.RTRRead {
 			return nil, nil
@@ -220,6 +228,8 @@ func (s *Stream) finish() (p Progress, stop bool, err error) {
 	switch was {
 	case msgRTR:
 		t.rtr = mpa.RTRNone
+	case msgNudge:
+		s.stats.writesOut.Add(1)
 	case msgResponse:
 		s.stats.responsesOut.Add(1)
 		t.answer = nil

@@ -113,10 +113,12 @@ func (s *Stream) response(g *ddp.Segment) (Event, error) {
 	}
 	r.got = 0
 	s.stats.responsesIn.Add(1)
-	e := Event{Kind: ReadDone, ID: rd.id, Len: rd.size}
 	if rd.hidden {
-		e = Event{Kind: RTRDone}
+		s.await.Store(false)
+		s.reads.pop()
+		return Event{Kind: RTRDone, KickTx: true}, nil
 	}
+	e := Event{Kind: ReadDone, ID: rd.id, Len: rd.size}
 	e.KickTx = s.reads.pop()
 	return e, nil
 }

@@ -83,8 +83,13 @@ func TestRTR(t *testing.T) {
 			settle(e)
 			peer.expectBytes(unhex(t, c.want))
 			msn := uint32(1)
-			if c.kind == mpa.RTRSend {
+			switch c.kind {
+			case mpa.RTRSend:
 				msn = 2
+			case mpa.RTRRead:
+				peer.silent()
+				peer.play(unhex(t, vecResponseZero))
+				settle(e)
 			}
 			require.Equal(t, untaggedSeg(0x41, 0x43, 0, 0, msn, 0, 'x'), peer.expectFPDU())
 			peer.silent()
@@ -103,7 +108,7 @@ func TestRTR(t *testing.T) {
 				require.Empty(t, a.events)
 			case mpa.RTRRead:
 				require.Equal(t, []Event{{Kind: RequestQueued, KickTx: true}}, b.events[1:])
-				require.Equal(t, []Event{{Kind: RTRDone}}, a.events, "no ReadDone at the initiator")
+				require.Equal(t, []Event{{Kind: RTRDone, KickTx: true}}, a.events, "no ReadDone at the initiator")
 				require.EqualValues(t, 1, b.Stats().ResponsesOut)
 			case mpa.RTRSend:
 				require.Equal(t, []Event{{Kind: RecvDone, ID: 9}}, b.events[1:])
@@ -111,6 +116,35 @@ func TestRTR(t *testing.T) {
 			require.Zero(t, a.OutstandingReads())
 		})
 	}
+	t.Run("operations wait for the answer to a Read RTR", func(t *testing.T) {
+		e, peer := newRaw(t, Config{Initiator: true, RTR: mpa.RTRRead, PeerToPeer: true, ORD: 1})
+		e.post(&Op{Kind: Write, ID: 8, RemoteSTag: 7, RemoteTO: 9, Inline: []byte("data")})
+		settle(e)
+		peer.expectBytes(unhex(t, vecReadRTR))
+		peer.silent()
+		require.True(t, e.Awaiting())
+		peer.play(unhex(t, vecResponseZero))
+		settle(e)
+		require.False(t, e.Awaiting())
+		require.Equal(t, []uint64{8}, e.sent)
+		e.Nudge()
+		settle(e)
+		require.EqualValues(t, 1, e.Stats().WritesOut, "an answered RTR needs no nudge")
+	})
+	t.Run("a nudge behind a Read RTR that is not noticed", func(t *testing.T) {
+		e, peer := newRaw(t, Config{Initiator: true, RTR: mpa.RTRRead, PeerToPeer: true, ORD: 1})
+		settle(e)
+		peer.expectBytes(unhex(t, vecReadRTR))
+		for range 2 {
+			e.Nudge()
+			settle(e)
+			peer.expectBytes(unhex(t, vecWriteRTR)) // an empty Write, which reaches no ULP
+			peer.silent()
+		}
+		e.post(&Op{Kind: Send, ID: 8, Inline: []byte("data")})
+		settle(e)
+		require.Equal(t, []uint64{8}, e.sent, "operations go on behind a nudge")
+	})
 	t.Run("MPA-47 a Read RTR takes MSN 1 of queue 1 and one of ORD", func(t *testing.T) {
 		e, peer := newRaw(t, Config{Initiator: true, RTR: mpa.RTRRead, PeerToPeer: true, ORD: 1})
 		op := &Op{Kind: Read, ID: 8, RemoteSTag: 7, RemoteTO: 9}

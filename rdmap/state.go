@@ -41,6 +41,8 @@ type Stream struct {
 	inbound ring[request]             // receive to send
 	reads   ring[read]                // send to receive
 	gate    atomic.Bool               // open; only the receive half opens it
+	await   atomic.Bool               // operations wait for the answer to the RTR Read
+	nudge   atomic.Bool               // an empty Write is due
 	due     atomic.Pointer[Terminate] // set once; &none: none will be sent
 	none    Terminate
 	sent    atomic.Bool // the Terminate has been handed to TCP
@@ -60,8 +62,25 @@ func NewStream(c *mpa.Conn, cfg Config) *Stream {
 	if cfg.Initiator {
 		s.gate.Store(true)
 		s.tx.rtr = cfg.RTR
+		s.await.Store(cfg.RTR == mpa.RTRRead)
 	}
 	return s
+}
+
+// Awaiting reports whether an initiator still waits for the answer to the Read
+// that opened the connection. Its operations wait as long: a responder that
+// installs its receive side only behind its Reply, as Linux siw does, does not
+// notice what arrives in between until something follows. Any goroutine may
+// ask.
+func (s *Stream) Awaiting() bool { return s.await.Load() }
+
+// Nudge sends an empty Write, which reaches no ULP, for a peer that has not
+// noticed the RTR Read, and lets operations follow. It does nothing once that
+// is answered. Any goroutine may call it; Pump sends the Write.
+func (s *Stream) Nudge() {
+	if s.await.Load() {
+		s.nudge.Store(true)
+	}
 }
 
 // IRD returns how many reads of the peer are held at most.

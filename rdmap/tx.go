@@ -13,6 +13,7 @@ type tx struct {
 	now     message     // what the DDP message in progress is
 	rtr     mpa.RTRKind // due before anything else
 	burst   int         // responses sent since the last message of the send queue
+	nudged  bool        // operations no longer wait for the answer to the RTR message
 	offered bool        // after a burst the send queue was offered a turn
 	turn    int         // octets sent since the last Turn
 	answer  *request    // being answered: the front of the inbound ring
@@ -34,6 +35,7 @@ const (
 	nothing message = iota
 	msgOp
 	msgRTR
+	msgNudge
 	msgResponse
 	msgTerminate
 )

@@ -30,8 +30,9 @@ type conn struct {
 	blocked atomic.Bool // the sending side waits for the window
 	said    atomic.Bool // draining: our last octet is with TCP, or never will be
 
-	deadline time.Time // zero: none
-	slot     int       // place in device.timers, -1: none
+	deadline time.Time     // zero: none
+	nudge    time.Duration // initiator: how long the next answer to the ready-to-receive message is waited for
+	slot     int           // place in device.timers, -1: none
 
 	dial   *dial     // initiator: who waits for the result
 	lis    *listener // responder: where it came from
@@ -126,6 +127,8 @@ func (c *conn) handle(ev *rdmap.Event) bool {
 		ok = q.rq.finish(ev)
 	case rdmap.ReadDone:
 		ok = q.sq.finish(ev.ID, ev.Len)
+	case rdmap.RTRDone:
+		c.dev.timers.drop(c)
 	}
 	if c.state == awaitRTR {
 		c.established()
@@ -285,6 +288,10 @@ func (c *conn) release(shut func()) {
 // timeout is called when the deadline of the current state has passed.
 func (c *conn) timeout() {
 	switch c.state {
+	case running:
+		c.stream.Nudge()
+		c.dev.txq.push(c.qp)
+		c.await(4 * c.nudge)
 	case dialing, awaitReply:
 		c.failDial(errTimeout("no answer from " + c.tcp.RemoteAddr().String()))
 	case awaitRTR:

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -155,6 +156,22 @@ func TestOrder(t *testing.T) {
 			p.theirs.recv(t, verbs.RecvWR{})
 			p.mine.send(t, verbs.SendWR{Op: verbs.OpSend})
 			p.theirs.wait(t, 1)
+		}
+	})
+}
+
+// TestWatch waits for Writes by looking at the memory they go to.
+func TestWatch(t *testing.T) {
+	forBackends(t, iwarp.Protocol{}, func(t *testing.T, l link) {
+		p := l.connect(t, 4096, nil)
+		word := p.theirs.mr.Uint64(8)
+		for i := range uint64(200) {
+			p.mine.mr.Bytes()[0] = byte(i + 1)
+			p.mine.send(t, verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.SendSignaled,
+				SGL: []verbs.SGE{p.mine.mr.SGE(0, 8)}, Remote: p.theirs.remote.Slice(8, 8)})
+			require.NoError(t, p.mine.wait(t, 1)[0].Err())
+			require.Eventually(t, func() bool { return byte(word.Load()) == byte(i+1) || byte(word.Load()>>56) == byte(i+1) },
+				10*time.Second, 20*time.Microsecond)
 		}
 	})
 }

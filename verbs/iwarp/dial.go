@@ -137,10 +137,27 @@ func (c *conn) reply() {
 		c.state = running
 		c.dev.timers.drop(c)
 		c.dev.txq.push(w.qp) // the ready-to-receive message
+		c.await(firstNudge)
 		c.dev.stats.connected.Add(1)
 		c.log("connected", "crc", rep.Params.CRC, "rev", rep.Params.Rev, "ird", rep.Params.IRD, "ord", rep.Params.ORD)
 		w.finish(c.info(rep.Private), nil)
 		c.receive() // a responder may send first
+	}
+}
+
+// A responder that has not answered the ready-to-receive message in this time
+// may have missed it, and is nudged; then again after four times as long, up
+// to lastNudge.
+const (
+	firstNudge = 10 * time.Millisecond
+	lastNudge  = 4 * 4 * 4 * firstNudge
+)
+
+// await sees to it that the answer to the ready-to-receive message comes.
+func (c *conn) await(limit time.Duration) {
+	if c.stream.Awaiting() && limit <= lastNudge {
+		c.nudge = limit
+		c.dev.timers.set(c, time.Now().Add(limit))
 	}
 }
 

@@ -305,3 +305,34 @@ func TestScriptedResponder(t *testing.T) {
 		})
 	}
 }
+
+// TestNudge is a responder that does not notice what arrives right behind its
+// Reply, as Linux siw may.
+func TestNudge(t *testing.T) {
+	l := kernel(t, iwarp.Protocol{})
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer lis.Close()
+	sent := make(chan error, 1)
+	ctx := within(t, 10*time.Second)
+	go func() {
+		sent <- func() error {
+			c, err := (&rdmacm.Dialer{Device: l.a}).Dial(ctx, lis.Addr().String())
+			if err != nil {
+				return err
+			}
+			return c.Send(ctx, []byte("data"))
+		}()
+	}()
+	conn, err := lis.Accept()
+	require.NoError(t, err)
+	p := wiretest.NewPeer(t, conn)
+	p.Respond(wiretest.Startup{Reply: true, Flags: wiretest.FlagC | wiretest.FlagS, Rev: 2,
+		Private: wiretest.Block(wiretest.BlockA|1, wiretest.BlockD|1)})
+	p.Expect(wiretest.ReadRequest(1, 1, 0, 0, 1, 0))
+	p.Expect(wiretest.Tagged(0, true, 1, 0, nil)) // an empty Write, for the peer to look again
+	p.Expect(send(1, "data"))
+	require.NoError(t, <-sent)
+	p.Send(wiretest.Tagged(2, true, 1, 0, nil))
+	p.ExpectSilence(100 * time.Millisecond)
+}

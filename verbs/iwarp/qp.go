@@ -65,6 +65,10 @@ func (d *device) createQP(s verbs.QPSetup) (verbs.QPOps, error) {
 	q.rec = make(ring.WQE, s.SQ.Stride())
 	q.sgl = make([]rdmap.SGE, 0, s.Config.MaxSendSGE)
 
+	if s.MayOverrun && d.log != nil {
+		d.log.Warn("a completion queue is smaller than all the work queues that complete into it: if it overruns, its queue pairs end",
+			"qp", s.Num, "send_cq", s.SendCQNum, "recv_cq", s.RecvCQNum)
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
