@@ -6,7 +6,7 @@ BIN      := $(CURDIR)/bin
 FUZZTIME  ?= 10s
 BENCHTIME ?= 1s
 BENCH     ?= .
-# Packages to test, and further arguments of go test.
+# Packages to test, and further arguments of test/testrun (-strict) and go test (-short), in that order.
 PKGS ?= ./...
 ARGS ?=
 
@@ -21,10 +21,10 @@ build: ## build the programs into bin/
 	$(GO) build -o $(BIN)/ ./cmd/...
 
 test: ## run every test this host allows; tells what it left out and why
-	$(GO) run ./test/testrun -shuffle=on $(ARGS) $(PKGS)
+	$(GO) run ./test/testrun $(ARGS) -shuffle=on $(PKGS)
 
 race: ## run the tests with the race detector (needs a C compiler)
-	CGO_ENABLED=1 $(GO) run ./test/testrun -race -shuffle=on $(ARGS) $(PKGS)
+	CGO_ENABLED=1 $(GO) run ./test/testrun $(ARGS) -race -shuffle=on $(PKGS)
 
 fuzz: ## run every fuzz target for FUZZTIME (10s)
 	@out=$$(mktemp); trap 'rm -f $$out' EXIT; \

@@ -254,6 +254,9 @@ func (c *cq) park(ctx context.Context, wcs []WC) (int, error) {
 		if n, err := c.poll(wcs); n > 0 || err != nil {
 			return n, err
 		}
+		if c.d.p.Parked != nil {
+			c.d.p.Parked()
+		}
 		select {
 		case <-c.ring.W():
 		case <-ctx.Done():

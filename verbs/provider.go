@@ -50,6 +50,9 @@ type Provider struct {
 	// at it. CQ.Poll and CQ.Wait call it when they find no completion. It may be
 	// called while Close runs and after.
 	Progress func()
+	// Parked, if not nil, is called when CQ.Wait goes to sleep: from now on the
+	// transport has to do its work itself.
+	Parked func()
 	// Leaked, if not nil, is told of an object that became unreachable without
 	// Close. It runs on a goroutine of the runtime and must not block.
 	Leaked func(Leak)

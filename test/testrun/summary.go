@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -20,8 +21,9 @@ type event struct {
 	FailedBuild string
 }
 
-// leftOutMark begins the reason of a test that could not run on this host.
-const leftOutMark = "LEFT OUT:"
+// leftOutLine is a line in which a test says, by Skip or by Log, what could not run on
+// this host. The words in other places, such as a script that a test prints, mean nothing.
+var leftOutLine = regexp.MustCompile(`^\s+\S+\.go:\d+: LEFT OUT: ?(.*)`)
 
 // summary adds events up. It prints a package's failures when the package ends.
 type summary struct {
@@ -59,8 +61,8 @@ func (s *summary) add(e event) {
 		s.builds[e.ImportPath] = append(s.builds[e.ImportPath], e.Output)
 	case "output":
 		s.output[key] = append(s.output[key], e.Output)
-		if _, why, ok := strings.Cut(e.Output, leftOutMark); ok {
-			s.leave(e, why)
+		if m := leftOutLine.FindStringSubmatch(e.Output); m != nil {
+			s.leave(e, m[1])
 		}
 	case "pass":
 		if e.Test == "" {
@@ -131,7 +133,7 @@ func (s *summary) leave(e event, why string) {
 
 // explained tells whether a test has said why it was left out.
 func (s *summary) explained(key string) bool {
-	return strings.Contains(strings.Join(s.output[key], ""), leftOutMark)
+	return slices.ContainsFunc(s.output[key], leftOutLine.MatchString)
 }
 
 // reason is the last thing that a skipped test said.

@@ -14,6 +14,7 @@ func TestSummary(t *testing.T) {
 	require.NoError(t, s.read(strings.NewReader(`
 {"Action":"run","Package":"p","Test":"TestGood"}
 {"Action":"output","Package":"p","Test":"TestGood","Output":"    good_test.go:1: LEFT OUT: a part of it: no root\n"}
+{"Action":"output","Package":"p","Test":"TestGood","Output":"        > [!lab] skip 'LEFT OUT: words of a script'\n"}
 {"Action":"pass","Package":"p","Test":"TestGood","Elapsed":0.1}
 {"Action":"output","Package":"p","Test":"TestSkip","Output":"    x_test.go:1: LEFT OUT: tshark is not installed\n"}
 {"Action":"output","Package":"p","Test":"TestSkip","Output":"--- SKIP: TestSkip (0.00s)\n"}

@@ -2,9 +2,8 @@ package iwarp
 
 import (
 	"log/slog"
-	"runtime"
 	"sync"
-	"time"
+	"sync/atomic"
 
 	"github.com/softrdma/softrdma/ddp"
 	"github.com/softrdma/softrdma/mempool"
@@ -24,6 +23,7 @@ type device struct {
 	pool  *mempool.Pool // FPDUs on their way to TCP
 	why   string        // see Explain
 	txq   txQueue
+	role  receiver       // who receives
 	rx    sync.WaitGroup // the receive goroutine
 	tx    sync.WaitGroup // the transmit goroutine
 	stats stats
@@ -34,12 +34,13 @@ type device struct {
 	mu     sync.Mutex // guards what follows
 	qps    map[uint32]*qp
 	cmds   []func()           // for the receive goroutine
+	asked  atomic.Bool        // there are some; written under mu, read without
 	closed bool               // no new queue pair
 	ended  bool               // the receive goroutine takes no commands any more
 	live   map[*conn]struct{} // in FPDU mode, for the counters
 	totals streamTotals
 
-	// The receive goroutine's own.
+	// The receive goroutine's own; guarded by role.mu.
 	conns     map[*conn]struct{}
 	listeners map[*netstack.Listener]*listener
 	timers    timers
@@ -70,6 +71,7 @@ func newDevice(s *netstack.Stack, c *Config, name string) (*device, error) {
 		overrun: map[uint32]bool{}, live: map[*conn]struct{}{},
 	}
 	d.txq.init()
+	d.role.init()
 	d.rx.Go(d.rxLoop)
 	d.tx.Go(d.txLoop)
 	return d, nil
@@ -91,6 +93,8 @@ func (d *device) provider() verbs.Provider {
 		Events:   d.events,
 		Stats:    d.snapshot,
 		Close:    d.close,
+		Progress: d.progress,
+		Parked:   d.parked,
 	}
 }
 
@@ -102,8 +106,10 @@ func (d *device) do(f func()) bool {
 		return false
 	}
 	d.cmds = append(d.cmds, f)
+	d.asked.Store(true)
 	d.mu.Unlock()
 	d.stack.Wake()
+	d.role.rouse()
 	return true
 }
 
@@ -116,78 +122,6 @@ func (d *device) doWait(f func()) bool {
 	}
 	<-done
 	return true
-}
-
-// rxLoop is the receive goroutine.
-func (d *device) rxLoop() {
-	var events [64]netstack.Event
-	for {
-		n := d.stack.Poll(events[:], d.pollWait())
-		for _, e := range events[:n] {
-			if e.Listener != nil {
-				if l := d.listeners[e.Listener]; l != nil {
-					l.arrived()
-				}
-			} else if c, ok := e.Conn.Owner().(*conn); ok {
-				c.ready()
-			}
-		}
-		clear(events[:n])
-		d.turns()
-		d.timers.expire(time.Now())
-		if d.commands() {
-			return
-		}
-	}
-}
-
-// pollWait is how long the stack may park the receive goroutine.
-func (d *device) pollWait() time.Duration {
-	if len(d.again) > 0 {
-		return 0
-	}
-	return d.timers.next()
-}
-
-// turnAgain gives c another turn after its neighbours.
-func (d *device) turnAgain(c *conn) {
-	if !c.queued {
-		c.queued = true
-		d.again = append(d.again, c)
-	}
-}
-
-// turns gives those that had more to do another turn.
-func (d *device) turns() {
-	if len(d.again) > 0 {
-		runtime.Gosched() // as at the end of a turn to send
-	}
-	for n := len(d.again); n > 0; n-- {
-		c := d.again[0]
-		d.again[0] = nil
-		d.again = d.again[1:]
-		c.queued = false
-		c.ready()
-	}
-}
-
-// commands runs what other goroutines asked for; true when the loop shall end.
-func (d *device) commands() bool {
-	for {
-		d.mu.Lock()
-		cmds := d.cmds
-		d.cmds = nil
-		if len(cmds) == 0 {
-			d.ended = d.stopping && len(d.conns) == 0
-			end := d.ended
-			d.mu.Unlock()
-			return end
-		}
-		d.mu.Unlock()
-		for _, f := range cmds {
-			f()
-		}
-	}
 }
 
 // event queues an asynchronous event; a full queue drops it, counted, so that

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"runtime"
 	"sync"
+	"sync/atomic"
 
 	"github.com/softrdma/softrdma/ddp"
 	"github.com/softrdma/softrdma/internal/ring"
@@ -17,6 +18,8 @@ type txQueue struct {
 	mu     sync.Mutex
 	wake   sync.Cond
 	list   []*qp
+	some   atomic.Bool  // list is not empty: worth the lock
+	turns  atomic.Int32 // applications that are at it: no need to wake the transmit goroutine
 	closed bool
 }
 
@@ -27,7 +30,10 @@ func (t *txQueue) push(q *qp) {
 	if !q.queued {
 		q.queued = true
 		t.list = append(t.list, q)
-		t.wake.Signal()
+		t.some.Store(true)
+		if t.turns.Load() == 0 {
+			t.wake.Signal()
+		}
 	}
 	t.mu.Unlock()
 }
@@ -42,18 +48,43 @@ func (t *txQueue) pop() *qp {
 		}
 		t.wake.Wait()
 	}
+	return t.take()
+}
+
+// begin announces an application that will serve what is queued meanwhile.
+func (t *txQueue) begin() { t.turns.Add(1) }
+
+// end leaves what is still queued to the transmit goroutine.
+func (t *txQueue) end() {
+	t.turns.Add(-1)
+	if t.some.Load() {
+		t.mu.Lock()
+		t.wake.Signal()
+		t.mu.Unlock()
+	}
+}
+
+// tryPop is pop that does not wait.
+func (t *txQueue) tryPop() *qp {
+	if !t.some.Load() {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.list) == 0 {
+		return nil
+	}
+	return t.take()
+}
+
+// take returns the first; the caller holds mu.
+func (t *txQueue) take() *qp {
 	q := t.list[0]
 	t.list[0] = nil
 	t.list = t.list[1:]
+	t.some.Store(len(t.list) > 0)
 	q.queued = false
 	return q
-}
-
-// empty reports whether nobody waits for a turn.
-func (t *txQueue) empty() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return len(t.list) == 0
 }
 
 func (t *txQueue) close() {
@@ -130,7 +161,7 @@ func (q *qp) transmit() (again bool) {
 		}
 		if p.Turn {
 			runtime.Gosched() // where processors are few, who waits for one is kept waiting too
-			if q.dev.txq.empty() {
+			if !q.dev.txq.some.Load() {
 				continue
 			}
 			again = true
