@@ -17,6 +17,12 @@ func runInside(args []string, strict bool, out io.Writer) (int, error) {
 	if strict {
 		own = append(own, "-strict")
 	}
+	// No network in there: what go still has to download comes first.
+	fetch := exec.Command("go", "list", "-test", "-deps", "./...")
+	fetch.Stderr = os.Stderr
+	if err := fetch.Run(); err != nil {
+		return 1, nil // go list has said why
+	}
 	self, err := os.Executable()
 	if err != nil {
 		return 0, err
