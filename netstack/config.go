@@ -52,9 +52,6 @@ type Config struct {
 	// MTU is the octets an IP packet may have. 0: the port's, which is also the most.
 	MTU int
 
-	// MTU is the most octets an IP packet may have, at most what the port carries. 0: just that.
-	MTU int
-
 	// SendBuffer and RecvBuffer are the octets a connection may hold in each direction, MinBuffer to MaxBuffer.
 	// The window offered to the peer is half of RecvBuffer. 0: DefaultBuffer.
 	SendBuffer, RecvBuffer int

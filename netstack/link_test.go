@@ -43,7 +43,7 @@ func (r *recorder) frames() []pktio.Frame {
 }
 
 // newRecordedPair is a user-space pair whose a-side frames are recorded.
-func newRecordedPair(t *testing.T, pipe pktio.PipeConfig, wrap func(pktio.Port) pktio.Port) (*pair, *recorder) {
+func newRecordedPair(t *testing.T, pipe pktio.PipeConfig, c Config, wrap func(pktio.Port) pktio.Port) (*pair, *recorder) {
 	pa, pb, err := pktio.NewPipe(pipe)
 	require.NoError(t, err)
 	rec := &recorder{Port: pa}
@@ -52,9 +52,11 @@ func newRecordedPair(t *testing.T, pipe pktio.PipeConfig, wrap func(pktio.Port) 
 		portB = wrap(pb)
 	}
 	p := &pair{t: t, addrA: addrA, addrB: addrB}
-	sa, err := New(rec, Config{Addrs: []netip.Prefix{netip.PrefixFrom(addrA, 24)}})
+	c.Addrs = []netip.Prefix{netip.PrefixFrom(addrA, 24)}
+	sa, err := New(rec, c)
 	require.NoError(t, err)
-	sb, err := New(portB, Config{Addrs: []netip.Prefix{netip.PrefixFrom(addrB, 24)}})
+	c.Addrs = []netip.Prefix{netip.PrefixFrom(addrB, 24)}
+	sb, err := New(portB, c)
 	require.NoError(t, err)
 	p.a, p.b = newHost(t, sa), newHost(t, sb)
 	t.Cleanup(p.close)
@@ -79,24 +81,30 @@ func TestFramesOnTheWire(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		pipe pktio.PipeConfig
+		mtu  int // of the Config
 		mss  int
 	}{
-		{"plain", pktio.PipeConfig{}, 1420},
-		{"checksum", pktio.PipeConfig{Checksum: true}, 1420},
-		{"odd MTU", pktio.PipeConfig{MTU: 1499}, 1419},
-		{"small MTU", pktio.PipeConfig{MTU: 576}, 496},
-		{"jumbo", pktio.PipeConfig{MTU: 9000}, 8920},
-		{"GSO", pktio.PipeConfig{GSO: true}, 1420},
+		{"plain", pktio.PipeConfig{}, 0, 1420},
+		{"checksum", pktio.PipeConfig{Checksum: true}, 0, 1420},
+		{"odd MTU", pktio.PipeConfig{MTU: 1499}, 0, 1419},
+		{"small MTU", pktio.PipeConfig{MTU: 576}, 0, 496},
+		{"jumbo", pktio.PipeConfig{MTU: 9000}, 0, 8920},
+		{"GSO", pktio.PipeConfig{GSO: true}, 0, 1420},
+		{"below the port's MTU", pktio.PipeConfig{MTU: 9000}, 1500, 1420},
+		{"GSO below the port's MTU", pktio.PipeConfig{MTU: 9000, GSO: true}, 1500, 1420},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			const total = 300_001
-			p, rec := newRecordedPair(t, c.pipe, nil)
+			p, rec := newRecordedPair(t, c.pipe, Config{MTU: c.mtu}, nil)
 			ca, _ := p.exchange(total)
 			require.Equal(t, c.mss, ca.MSS(), "options counted off")
 			require.NoError(t, ca.CloseWrite())
 			p.until("FIN", func() bool { return wireFIN(rec.frames()) })
 
 			link := rec.Link()
+			if c.mtu > 0 {
+				link.MTU = c.mtu
+			}
 			var next uint32
 			octets, super, full := 0, 0, 0
 			for i, f := range rec.frames() {
@@ -184,7 +192,7 @@ func (s *splitter) Recv(batch []pktio.Frame, wait time.Duration) (int, error) {
 
 func TestFramesInPiecesAndPadded(t *testing.T) {
 	for _, pipe := range []pktio.PipeConfig{pipe1500, pipeGSO} {
-		p, _ := newRecordedPair(t, pipe, func(port pktio.Port) pktio.Port {
+		p, _ := newRecordedPair(t, pipe, Config{}, func(port pktio.Port) pktio.Port {
 			return &splitter{port, rand.New(rand.NewPCG(1, 2))}
 		})
 		p.exchange(400_000)

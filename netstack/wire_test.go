@@ -269,7 +269,7 @@ func (p *broken) Recv(batch []pktio.Frame, wait time.Duration) (int, error) {
 
 func TestInterfaceGone(t *testing.T) {
 	var bad *broken
-	p, _ := newRecordedPair(t, pipe1500, func(port pktio.Port) pktio.Port {
+	p, _ := newRecordedPair(t, pipe1500, Config{}, func(port pktio.Port) pktio.Port {
 		bad = &broken{port, make(chan error, 1)}
 		return bad
 	})
@@ -303,6 +303,8 @@ func TestConfigErrors(t *testing.T) {
 		"small buffer":    {Addrs: []netip.Prefix{ok}, RecvBuffer: 1000},
 		"large buffer":    {Addrs: []netip.Prefix{ok}, SendBuffer: MaxBuffer + 1},
 		"recovery":        {Addrs: []netip.Prefix{ok}, Recovery: 9},
+		"large MTU":       {Addrs: []netip.Prefix{ok}, MTU: 9000},
+		"small MTU":       {Addrs: []netip.Prefix{ok}, MTU: 60},
 	} {
 		t.Run(name, func(t *testing.T) {
 			near, far, err := pktio.NewPipe(pktio.PipeConfig{})
