@@ -91,7 +91,7 @@ func newVethStack(t testing.TB, name string, addr netip.Addr, c Config, kernel, 
 		require.NoError(t, err)
 		return s
 	}
-	port, err := pktio.OpenPacket(pktio.PacketConfig{Interface: name, NoOffload: plain, RingFrames: 128})
+	port, err := pktio.OpenPacket(pktio.PacketConfig{Interface: name, NoOffload: plain})
 	require.NoError(t, err)
 	c.Addrs = []netip.Prefix{netip.PrefixFrom(addr, 24)}
 	s, err := New(port, c)
