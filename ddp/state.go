@@ -22,7 +22,7 @@ type Stream struct {
 	conn  *mpa.Conn
 	table *Table
 	pd    PD
-	rx    rx // receive goroutine
+	rx    rx // whoever receives
 	tx    tx // holder of the send side
 	stats counters
 }

@@ -1,5 +1,7 @@
 package ddp
 
+import "github.com/softrdma/softrdma/mpa"
+
 // tx is the send half of a Stream: the message being cut into segments.
 type tx struct {
 	msn  [queues]MSN // of the next message of each queue
@@ -60,7 +62,7 @@ func (s *Stream) Sent() uint32 { return s.tx.sent }
 func (s *Stream) Room() (n int, ok bool) {
 	t := &s.tx
 	head, rest := t.headLen(), uint64(t.size-t.sent)
-	if rest+uint64(head) > minMULPDU {
+	if rest+uint64(head) > mpa.MinMULPDU { // what is no longer need not ask
 		if mulpdu := s.conn.MULPDU(); rest+uint64(head) > uint64(mulpdu) {
 			rest = uint64(PayloadMax(mulpdu, head))
 		}
@@ -68,10 +70,6 @@ func (s *Stream) Room() (n int, ok bool) {
 	n = int(rest)
 	return n, s.conn.CanWrite(head + n)
 }
-
-// minMULPDU is the smallest MULPDU that MPA ever reports: what is no longer
-// need not ask.
-const minMULPDU = 128
 
 // PayloadMax returns the payload of a segment that others follow: as much as
 // the MULPDU allows, and so much that the FPDU needs no pad octets.

@@ -1,8 +1,8 @@
 // Package mempool keeps fixed-size, reference-counted buffers with headroom.
 //
 // A [Pool] allocates its memory once, when it is made: one region for the octets and one slice for the
-// bookkeeping. After that nothing is allocated. Frames of an in-memory link, split FPDUs and transmit headers
-// live in such buffers.
+// bookkeeping. After that nothing is allocated. Frames of an in-memory link and FPDUs on their way to TCP live in
+// such buffers.
 //
 // # Ownership
 //

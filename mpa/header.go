@@ -189,8 +189,8 @@ const (
 	// MaxULPDU is the largest ULPDU that is sent, in octets. A receiver copes
 	// with any length of 16 bits.
 	MaxULPDU = 64768
-	// minMULPDU is the smallest MULPDU ever reported, whatever the EMSS.
-	minMULPDU = 128
+	// MinMULPDU is the smallest MULPDU ever reported, whatever the EMSS.
+	MinMULPDU = 128
 )
 
 // FPDUSize returns the octets an FPDU with n ULPDU octets takes in the stream:
@@ -200,5 +200,5 @@ func FPDUSize(n int) int { return (lengthLen+n+3)&^3 + crcLen }
 // mulpduFor returns the largest ULPDU whose FPDU fits a segment of mss octets,
 // RFC 5044, Section 4.1 without markers.
 func mulpduFor(mss int) int {
-	return max(minMULPDU, min(MaxULPDU, mss-(lengthLen+crcLen+mss%4)))
+	return max(MinMULPDU, min(MaxULPDU, mss-(lengthLen+crcLen+mss%4)))
 }

@@ -78,11 +78,10 @@ func (c *Config) checkDepths() error {
 
 // Params is what the two ends agreed on.
 type Params struct {
-	CRC                  bool // CRCs are sent and checked, both ways
-	TxMarkers, RxMarkers bool
-	LargeFPDUs           bool // FPDUs may be larger than the EMSS
-	Rev                  byte // MPA revision; selects the DDP and RDMAP versions
-	PeerToPeer           bool // A
+	CRC        bool // CRCs are sent and checked, both ways
+	LargeFPDUs bool // FPDUs may be larger than the EMSS
+	Rev        byte // MPA revision; selects the DDP and RDMAP versions
+	PeerToPeer bool // A
 	// RTR is the message that opens the connection, sent by the initiator
 	// before any other.
 	RTR RTRKind
@@ -97,7 +96,7 @@ type Params struct {
 type Request struct {
 	Rev                        byte
 	Enhanced                   bool // the frame carried depths, RFC 6581
-	CRC, Markers               bool // wanted by the initiator
+	CRC                        bool // wanted by the initiator
 	PeerToPeer                 bool
 	RTRSend, RTRWrite, RTRRead bool // offered; false without PeerToPeer
 	PeerIRD, PeerORD           int  // as stated by the frame; -1 where it had none
@@ -198,7 +197,7 @@ func (c *Conn) RecvRequest(cfg Config) (req Request, ok bool, err error) {
 		// after a reset.
 		return Request{}, false, c.failStartup(&Error{Code: CodeFrame, Err: fmt.Errorf("%w %d", ErrRevision, f.Rev)})
 	}
-	req = Request{Rev: f.Rev, Enhanced: f.Enhanced, CRC: f.CRC, Markers: f.Markers, PeerToPeer: f.PeerToPeer, Private: f.Private}
+	req = Request{Rev: f.Rev, Enhanced: f.Enhanced, CRC: f.CRC, PeerToPeer: f.PeerToPeer, Private: f.Private}
 	if f.PeerToPeer {
 		req.RTRSend, req.RTRWrite, req.RTRRead = f.RTRSend, f.RTRWrite, f.RTRRead
 	}

@@ -285,13 +285,14 @@ func (kc *kernelConn) release(abort bool) {
 	if kc.cancel != nil {
 		kc.cancel()
 	}
+	if abort {
+		kc.stop()
+		return
+	}
 	kc.mu.Lock()
 	kc.drain = true
 	kc.changed.Broadcast()
 	kc.mu.Unlock()
-	if abort {
-		kc.stop()
-	}
 }
 
 // stop resets the connection and ends its goroutines.

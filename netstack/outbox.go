@@ -84,11 +84,11 @@ func (o *outbox) writev(parts [][]byte) error {
 	if err := o.check(); err != nil {
 		return err
 	}
-	if n > writeMax || !o.passOn() {
-		return ErrNoRoom
-	}
 	if n == 0 {
 		return nil
+	}
+	if n > writeMax || !o.passOn() {
+		return ErrNoRoom
 	}
 	took, err := o.write(parts, n)
 	if err == nil && took < n {

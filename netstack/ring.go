@@ -1,9 +1,6 @@
 package netstack
 
-import (
-	"fmt"
-	"sync"
-)
+import "fmt"
 
 // ringSize is the memory in which octets from the kernel arrive: more than peekEnough by what one system call is worth.
 const ringSize = 256 << 10
@@ -50,42 +47,5 @@ func (r *ring) drop(n int) {
 	}
 	if r.n == 0 {
 		r.first = 0
-	}
-}
-
-// buffers hands out the memory of rings, a bounded number, so that idle connections cost none.
-type buffers struct {
-	mu     sync.Mutex
-	spare  [][]byte
-	made   int
-	most   int
-	hungry []*Conn // found none, to be told
-}
-
-// get returns memory for a ring of c, or nil; then c gets an event when there may be some.
-func (b *buffers) get(c *Conn) []byte {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if n := len(b.spare); n > 0 {
-		buf := b.spare[n-1]
-		b.spare = b.spare[:n-1]
-		return buf
-	}
-	if b.made < b.most {
-		b.made++
-		return make([]byte, ringSize)
-	}
-	b.hungry = append(b.hungry, c)
-	return nil
-}
-
-func (b *buffers) put(buf []byte) {
-	b.mu.Lock()
-	b.spare = append(b.spare, buf)
-	hungry := b.hungry
-	b.hungry = nil
-	b.mu.Unlock()
-	for _, c := range hungry {
-		c.st.ready.push(Event{Conn: c})
 	}
 }

@@ -182,7 +182,8 @@ func (u *userStack) listen(l *Listener, backlog int) error {
 	l.addr = netip.AddrPortFrom(local, at.Port)
 	l.user = ul
 	ul.register()
-	if terr := ep.Listen(backlog); terr != nil {
+	// gVisor's own callers add one, as Linux does inside; without, a backlog of one is always full.
+	if terr := ep.Listen(backlog + 1); terr != nil {
 		ul.close()
 		return toError(terr)
 	}

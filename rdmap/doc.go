@@ -6,7 +6,7 @@
 //
 // A [Stream] has a send half ([Stream.Submit], [Stream.Pump], [Stream.Flush],
 // [Stream.LowerORD]) for whoever holds the send side, and a receive half
-// ([Stream.Receive], [Stream.Give], [Stream.Refuse]) for the receive goroutine.
+// ([Stream.Receive], [Stream.Give], [Stream.Refuse]) for whoever receives.
 // Each half belongs to one goroutine at a time; the two may run at once. The
 // rest may be called from anywhere. Nothing blocks on the peer, starts a
 // goroutine or looks at a clock.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/softrdma/softrdma/ddp"
+	"github.com/softrdma/softrdma/mpa"
 )
 
 // Error types of the RDMAP layer (layer 0), RFC 5040, Section 4.8.
@@ -160,7 +161,7 @@ func codeText(layer, typ, code uint8) string {
 	case LayerDDP:
 		return (&ddp.Error{Type: typ, Code: code}).Meaning()
 	case LayerLLP:
-		return llpText(code)
+		return mpa.Code(code).String()
 	}
 	return "unknown error"
 }

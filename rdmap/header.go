@@ -25,13 +25,7 @@ const (
 	opSendSE       opcode = 0x5
 	opSendSEInv    opcode = 0x6
 	opTerminate    opcode = 0x7
-
-	// Of RFC 7306, not implemented. The requests share queue 1 with the Read
-	// Requests and the ring of inbound requests, responses have queue 3.
-	// opImmediate      opcode = 0x8
-	// opImmediateSE    opcode = 0x9
-	// opAtomicRequest  opcode = 0xa
-	// opAtomicResponse opcode = 0xb
+	// 0x8 to 0xb are those of RFC 7306, which is not implemented.
 )
 
 // version is RV, as MPA revisions 1 and 2 select it.

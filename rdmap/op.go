@@ -5,7 +5,7 @@ import "github.com/softrdma/softrdma/ddp"
 // Kind is the kind of an operation.
 type Kind uint8
 
-// The operations of a send queue. Those of RFC 7306 will follow here.
+// The operations of a send queue.
 const (
 	Send  Kind = iota + 1 // to the peer's next receive buffer
 	Write                 // to memory of the peer

@@ -34,7 +34,7 @@ type Stream struct {
 	cfg  Config
 	conn *mpa.Conn
 	ddp  *ddp.Stream
-	rx   rx // receive goroutine
+	rx   rx // whoever receives
 	tx   tx // holder of the send side
 
 	// Shared by the halves.

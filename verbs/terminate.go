@@ -30,7 +30,7 @@ func (e *TerminateError) Error() string {
 }
 
 // terminateTypes and terminateCodes hold the IANA rddp registry (RFC 5040,
-// Section 4.8; RFC 5041, Section 8.2; RFC 5044, Section 8; RFC 6581).
+// Section 4.8; RFC 5041, Section 7.2; RFC 5044, Section 8; RFC 6581).
 var terminateTypes = map[uint16]string{
 	0x00: "RDMA local catastrophic error",
 	0x01: "RDMA remote protection error",

@@ -10,7 +10,7 @@
 // and shares no line with the packages mpa, ddp and rdmap, so that a mistake made
 // there is not made here again. For the same reason it is slow, allocates freely
 // and knows no connection state beyond what it reads off the wire: it is for
-// tests, for interop runs and for the dump command, never for a data path.
+// tests and interop runs, never for a data path.
 //
 // # Limits
 //

@@ -38,7 +38,7 @@ func Frame(ulpdu []byte, crc bool) []byte {
 	return appendCRC(b, b)
 }
 
-// Tagged makes a tagged DDP segment (RFC 5041, Section 4.1). Opcode 0 is a Write, 2 a
+// Tagged makes a tagged DDP segment (RFC 5041, Section 4.2). Opcode 0 is a Write, 2 a
 // Read Response.
 func Tagged(opcode uint8, last bool, stag uint32, to uint64, payload []byte) []byte {
 	b := []byte{0x81, 0x40 | opcode}
@@ -50,7 +50,7 @@ func Tagged(opcode uint8, last bool, stag uint32, to uint64, payload []byte) []b
 	return append(b, payload...)
 }
 
-// Untagged makes an untagged DDP segment (RFC 5041, Section 4.2). inv is the
+// Untagged makes an untagged DDP segment (RFC 5041, Section 4.3). inv is the
 // Invalidate STag, 0 in most messages.
 func Untagged(opcode uint8, last bool, inv, qn, msn, mo uint32, payload []byte) []byte {
 	b := []byte{0x01, 0x40 | opcode}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"os"
 	"strings"
 	"testing"
 
@@ -60,4 +61,17 @@ func TestRunIsStrict(t *testing.T) {
 	require.Zero(t, run([]string{"-plain", "-strict", "-run", "^TestSummary$", "."}, &out), out.String())
 	require.Contains(t, out.String(), "1 passed, 0 failed, 0 left out")
 	require.NotZero(t, run([]string{"-plain", "-run", "^TestSummary$", "./nowhere"}, &out))
+
+	t.Chdir(t.TempDir())
+	require.NoError(t, os.WriteFile("go.mod", []byte("module lame\n"), 0o644))
+	require.NoError(t, os.WriteFile("lame_test.go", []byte(`package lame
+
+import "testing"
+
+func TestLame(t *testing.T) { t.Skip("LEFT OUT: no legs") }
+`), 0o644))
+	require.Zero(t, run([]string{"-plain", "."}, &out))
+	out.Reset()
+	require.NotZero(t, run([]string{"-plain", "-strict", "."}, &out))
+	require.Contains(t, out.String(), "lame TestLame: no legs")
 }

@@ -74,7 +74,7 @@ type Protocol struct {
 
 	ConnectTimeout time.Duration // TCP connect, and again from Request to Reply; 10 s if 0
 	RequestTimeout time.Duration // from a TCP connection to its whole Request; 5 s if 0
-	DrainTimeout   time.Duration // from our Terminate or FIN to the peer's FIN; 3 s if 0
+	DrainTimeout   time.Duration // from our Terminate or FIN to the peer's FIN, and the longest that the peer may take nothing before it; 3 s if 0
 	HalfOpen       int           // connections of one listener that have sent no whole Request; the oldest gives way to a new one; 128 if 0
 }
 

@@ -29,6 +29,7 @@ type conn struct {
 	params  mpa.Params
 	blocked atomic.Bool // the sending side waits for the window
 	said    atomic.Bool // draining: our last octet is with TCP, or never will be
+	taken   uint64      // draining: octets that TCP had taken when the time was last set
 
 	deadline time.Time     // zero: none
 	nudge    time.Duration // initiator: how long the next answer to the ready-to-receive message is waited for
@@ -196,7 +197,7 @@ func (c *conn) over(cause error, s verbs.QPState, e endState) {
 		c.failAccept(cause)
 	}
 	c.state = draining
-	c.dev.timers.set(c, time.Now().Add(c.dev.proto.DrainTimeout))
+	c.setDrainTime()
 	c.dev.stats.ended.Add(1)
 	c.log("connection ended", "cause", cause)
 	if cause != nil {
@@ -227,13 +228,8 @@ func (c *conn) drain() {
 		if c.state != draining {
 			return
 		}
-		parts, err := c.tcp.Peek()
-		n := 0
-		for _, p := range parts {
-			n += len(p)
-		}
+		n, err := c.mpa.Drain()
 		if n > 0 {
-			c.tcp.Discard(n)
 			continue
 		}
 		switch {
@@ -300,8 +296,33 @@ func (c *conn) timeout() {
 		c.dev.stats.requestTimeouts.Add(1)
 		c.abort()
 	case draining:
+		if c.owes() {
+			c.setDrainTime()
+			return
+		}
 		c.abort()
 	}
+}
+
+// setDrainTime gives the peer time to take the end.
+func (c *conn) setDrainTime() {
+	c.taken = c.mpa.Stats().OctetsOut
+	c.dev.timers.set(c, time.Now().Add(c.dev.proto.DrainTimeout))
+}
+
+// ended goes on draining when our last octet is with TCP: the peer's time for its
+// FIN begins.
+func (c *conn) ended() {
+	if c.state == draining {
+		c.setDrainTime()
+		c.drain()
+	}
+}
+
+// owes reports whether our end is still behind other octets, answers to the
+// peer's Reads, which the peer goes on taking.
+func (c *conn) owes() bool {
+	return !c.said.Load() && !c.dev.stopping && c.mpa.Stats().OctetsOut != c.taken
 }
 
 func (c *conn) log(msg string, args ...any) {

@@ -16,8 +16,11 @@
 // A device runs two goroutines of its own. The receive goroutine polls the
 // TCP/IP stack, parses and places what arrives, and produces completions. The
 // transmit goroutine sends what could not be sent at once: normally the
-// goroutine that calls PostSend hands its message to TCP itself. The receive
-// goroutine never writes an FPDU and the sending side never parses one.
+// goroutine that calls PostSend hands its message to TCP itself.
+//
+// An application that polls a completion queue takes the work of both over while
+// it polls, one step after the other; the two come back when it parks or stops.
+// Whoever receives writes no FPDU meanwhile, and whoever sends parses none.
 //
 // # Limitations
 //

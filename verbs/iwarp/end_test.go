@@ -314,10 +314,18 @@ func TestOverrun(t *testing.T) {
 	case <-time.After(5 * time.Second):
 		require.Fail(t, "a queue pair without a connection was not ended")
 	}
+	overran, ended := false, false
 	for ev, err := range l.a.Events(within(t, 5*time.Second)) {
 		require.NoError(t, err)
-		if ev.Type == verbs.EventCQErr {
+		switch {
+		case ev.Type == verbs.EventCQErr:
 			require.Equal(t, small.Num(), ev.CQ)
+			overran = true
+		case ev.QP == q.mine.Num():
+			require.Equal(t, verbs.EventQPFatal, ev.Type, "VRB-63 it is not the peer's fault")
+			ended = true
+		}
+		if overran && ended {
 			break
 		}
 	}

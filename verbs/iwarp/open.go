@@ -27,11 +27,8 @@ func Open(ctx context.Context, c Config) (*verbs.Device, error) {
 		return nil, fmt.Errorf("iwarp: %w", err)
 	}
 	c.Protocol = proto
-	switch c.SpinFor {
-	case 0:
-		c.SpinFor = DefaultSpin
-	default:
-		c.SpinFor = max(c.SpinFor, 0)
+	if c.SpinFor == 0 {
+		c.SpinFor = DefaultSpin // below 0 means none to netstack too
 	}
 	d, err := c.open()
 	if err != nil {
@@ -64,9 +61,7 @@ func (c *Config) openAuto() (*device, error) {
 	if err == nil || !errors.Is(err, os.ErrPermission) {
 		return d, err
 	}
-	k := *c
-	k.Addrs, k.Interface = nil, "" // they were meant for our own stack
-	return k.openKernel("the packet backend was refused: " + err.Error())
+	return c.openKernel("the packet backend was refused: " + err.Error())
 }
 
 func (c *Config) openPacket(why string) (d *device, err error) {

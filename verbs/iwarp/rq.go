@@ -10,8 +10,8 @@ import (
 )
 
 // recvQueue hands posted receives to arriving messages in posting order. The
-// receive goroutine has it while the stream runs, the transmit goroutine once
-// the stream has ended and the rest is to be flushed.
+// receive goroutine has it while the stream runs, the holder of qp.tx once the
+// stream has ended and the rest is to be flushed.
 type recvQueue struct {
 	q     *ring.Queue
 	cq    *ring.CQ

@@ -14,7 +14,8 @@ import (
 // application that polls a completion queue takes it over, because a second
 // goroutine that waits for the same octets would cost a processor and gain
 // nothing; the device's own goroutine naps meanwhile and comes back when the
-// polling stops.
+// polling stops. In this package's comments "receive goroutine" means whoever
+// has the role.
 type receiver struct {
 	mu     sync.Mutex
 	events [64]netstack.Event // guarded by mu
@@ -39,7 +40,7 @@ func (r *receiver) rouse() {
 	}
 }
 
-// rxLoop is the receive goroutine.
+// rxLoop is the device's own receive goroutine.
 func (d *device) rxLoop() {
 	r := &d.role
 	timer := time.NewTimer(nap)
@@ -63,8 +64,8 @@ func (d *device) rxLoop() {
 	}
 }
 
-// receive does one turn of the role. The receive goroutine waits for something
-// to do if no application polls. It reports whether the device is closed.
+// receive does one turn of the role. The device's own goroutine waits for
+// something to do if no application polls. It reports whether the device is closed.
 func (d *device) receive(own bool) bool {
 	r := &d.role
 	if own {
@@ -109,7 +110,7 @@ func (d *device) progress() {
 	r.polls.Add(1)
 	if !r.polled.Load() {
 		r.polled.Store(true)
-		d.stack.Wake() // the receive goroutine leaves the stack to us
+		d.stack.Wake() // the device's own goroutine leaves the stack to us
 	}
 	d.txq.begin()
 	defer d.txq.end()

@@ -58,22 +58,23 @@ func (q *qp) faultOf(err error) fault {
 // tooLong is the Terminate for a Send longer than its receive.
 const tooLong = rdmap.LayerDDP<<12 | ddp.TypeUntagged<<8 | ddp.CodeTooLong
 
-// peerFault maps a received Terminate, by the table of libibverbs statuses
-// that this provider documents at QP.Err: the code itself decides nothing but
-// the status of the one work request it names.
+// peerFault maps a received Terminate: layer, type and queue say which kind of
+// work request it complains about and with which status that completes, the
+// code decides nothing. The oldest one of the kind that is still open is meant.
 func (q *qp) peerFault(t rdmap.Terminate) fault {
 	f := fault{side: faultSend, vendor: vendor(t)}
 	kind := wrRead
 	switch qn, known := t.QN(); {
-	case t.Ambiguous, t.Layer == rdmap.LayerRDMAP && known && qn == 0:
+	case t.Ambiguous, t.Layer == rdmap.LayerRDMAP && known && qn == ddp.QNSend:
 		return fault{} // nothing that waits for an answer is named
 	case t.Layer == rdmap.LayerRDMAP && t.Type == rdmap.TypeProtection:
 		f.status = verbs.WCRemAccessErr
-	case t.Layer == rdmap.LayerDDP && t.Type == 1 && !t.ReadResponse():
+	case t.Layer == rdmap.LayerDDP && t.Type == ddp.TypeTagged && !t.ReadResponse():
 		f.status, kind = verbs.WCRemAccessErr, wrWrite
-	case t.Layer == rdmap.LayerDDP && t.Type == 2 && (!known || qn == 0):
+	case t.Layer == rdmap.LayerDDP && t.Type == ddp.TypeUntagged && (!known || qn == ddp.QNSend):
 		f.status, kind = verbs.WCRemOpErr, wrSend
-	case t.Layer == rdmap.LayerRDMAP && t.Type == 2, t.Layer == rdmap.LayerDDP && t.Type == 2 && qn == 1:
+	case t.Layer == rdmap.LayerRDMAP && t.Type == rdmap.TypeOperation,
+		t.Layer == rdmap.LayerDDP && t.Type == ddp.TypeUntagged && qn == ddp.QNRequest:
 		f.status = verbs.WCRemOpErr
 	default:
 		return fault{}
@@ -111,6 +112,7 @@ func eventOf(err error, qp uint32) verbs.AsyncEvent {
 	var peer *rdmap.PeerError
 	if t, ok := rdmap.TerminateOf(err); ok && !errors.As(err, &peer) {
 		switch {
+		case errors.Is(err, errCQOverflow): // of our own making
 		case t.Layer == rdmap.LayerRDMAP && t.Type == rdmap.TypeProtection, t.Layer == rdmap.LayerDDP && t.Type == ddp.TypeTagged:
 			e.Type = verbs.EventQPAccessErr
 		case t.Layer == rdmap.LayerRDMAP && t.Type == rdmap.TypeOperation, t.Layer == rdmap.LayerDDP && t.Type == ddp.TypeUntagged:

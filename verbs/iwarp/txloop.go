@@ -300,7 +300,7 @@ func (q *qp) finish() {
 	}
 	if c != nil && !c.said.Load() && (q.end.dead || q.lastWords(c)) {
 		c.said.Store(true)
-		q.dev.do(c.drain)
+		q.dev.do(c.ended)
 	}
 	q.state.Store(uint32(verbs.QPSErr))
 	if !q.over {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"syscall"
 	"time"
@@ -16,11 +17,9 @@ type Conn struct {
 	*verbs.QP
 	dev  *verbs.Device
 	info verbs.ConnInfo
-	own  []closer // what newConn made: closed after the queue pair, in order
-	easy *easy    // nil when the application brought its completion queues
+	own  []io.Closer // what newConn made: closed after the queue pair, in order
+	easy *easy       // nil when the application brought its completion queues
 }
-
-type closer interface{ Close() error }
 
 // newConn makes the queue pair of a connection, and what it lacks for one.
 func newConn(dev *verbs.Device, pd *verbs.PD, cfg verbs.QPConfig, e Easy, prepare func(*verbs.QP) error) (*Conn, error) {

@@ -9,5 +9,6 @@
 // Whoever leaves the completion queues out of the queue pair's configuration
 // gets the easy path: Conn.Send, Recv, Write and Read, each one operation that
 // waits for its completion, on queues and receive buffers that the connection
-// owns.
+// owns. Its errors match what ended the connection ([verbs.QP.Err]), if that is
+// so, and the status of the completion ([verbs.WCStatus]).
 package rdmacm

@@ -17,7 +17,7 @@ type ListenConfig struct {
 	Backlog int // requests nobody has accepted yet; a further one is reset. 128 if 0
 }
 
-// Listen announces addr, "host:port" or ":port" for every address of the
+// Listen announces addr, "host:port" or ":port" for every IPv4 address of the
 // device; port 0 picks one. It fails with an error matching
 // syscall.EADDRINUSE if the port is taken.
 func (lc *ListenConfig) Listen(ctx context.Context, addr string) (*Listener, error) {
@@ -52,11 +52,12 @@ type Listener struct {
 func (l *Listener) Addr() netip.AddrPort { return l.ops.Addr }
 
 // Accept waits for the next request. The peer waits for the answer: Accept or
-// Reject the request soon.
+// Reject the request soon. The error matches verbs.ErrClosed once the listener
+// is closed, or the context's.
 func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 	ops, err := l.ops.Accept(ctx)
 	if err != nil {
-		return nil, err
+		return nil, &verbs.OpError{Op: "accept", Object: l.Addr().String(), Err: err}
 	}
 	return &Request{dev: l.dev, ops: ops}, nil
 }
@@ -135,5 +136,8 @@ func (r *Request) Accept(ctx context.Context, cfg AcceptConfig) (*Conn, error) {
 // Reject answers no and hands private to the peer, where Dial fails with a
 // *verbs.RejectError.
 func (r *Request) Reject(ctx context.Context, private []byte) error {
-	return r.ops.Reject(ctx, private)
+	if err := r.ops.Reject(ctx, private); err != nil {
+		return &verbs.OpError{Op: "reject", Object: r.ops.Remote.String(), Err: err}
+	}
+	return nil
 }
