@@ -13,6 +13,25 @@ func main() {
 	// The first signal lets a command print what it has so far, the second one
 	// ends the process.
 	context.AfterFunc(ctx, stop)
-	a := &app{env: os.Getenv, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}
-	os.Exit(a.run(ctx, os.Args[1:]))
+	out := &output{File: os.Stdout}
+	a := &app{env: os.Getenv, stdin: os.Stdin, stdout: out, stderr: os.Stderr}
+	code := a.run(ctx, os.Args[1:])
+	if code == exitOK && out.err != nil {
+		code = a.report(failed(out.err, "give the results a place that can take them"))
+	}
+	os.Exit(code)
+}
+
+// output is where results go. It remembers that some were lost.
+type output struct {
+	*os.File
+	err error
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	n, err := o.File.Write(b)
+	if err != nil && o.err == nil {
+		o.err = err
+	}
+	return n, err
 }

@@ -37,7 +37,7 @@ type deviceFlags struct {
 }
 
 func (f *deviceFlags) register(set *pflag.FlagSet) {
-	set.StringVar(&f.backend, "backend", "auto", "auto, packet, xdp or kernel (SOFTRDMA_BACKEND)")
+	set.StringVar(&f.backend, "backend", "auto", "auto, packet or kernel (SOFTRDMA_BACKEND)")
 	set.StringVar(&f.dev, "dev", "", "network interface (SOFTRDMA_DEV)")
 	set.StringArrayVar(&f.ips, "ip", nil, "address of our own with its prefix length, which the host must not have; repeatable (SOFTRDMA_IP)")
 	set.StringVar(&f.gw, "gw", "", "next hop for addresses off the link (SOFTRDMA_GW)")
@@ -60,7 +60,7 @@ func (f *deviceFlags) config(env func(string) string) (iwarp.Config, error) {
 	}
 	backend, from := given("backend", "SOFTRDMA_BACKEND", f.backend)
 	if backend == "pipe" {
-		return c, usagef("`softrdma demo` runs on it; take auto, packet, xdp or kernel here",
+		return c, usagef("`softrdma demo` runs on it; take auto, packet or kernel here",
 			"%s: a pipe joins two devices of one process", from)
 	}
 	var err error
@@ -109,7 +109,7 @@ func (f *deviceFlags) addrs(env func(string) string, b iwarp.Backend) ([]netip.P
 			p, err = netip.PrefixFrom(addr, addr.BitLen()), nil
 		}
 		if err != nil {
-			return nil, usagef("write it as 10.77.0.1/24 or fd77::1/64", "%s: %q is not an address with a prefix length", from, s)
+			return nil, usagef("write it as 10.77.0.1/24", "%s: %q is not an address with a prefix length", from, s)
 		}
 		addrs = append(addrs, p)
 	}
@@ -139,12 +139,6 @@ func (a *app) openDevice(ctx context.Context) (*verbs.Device, func() error, erro
 	}
 	c.Tap = file.tap()
 	dev, err := iwarp.Open(ctx, c)
-	if v4 := onlyIPv4(c.Addrs); errors.Is(err, errors.ErrUnsupported) && len(v4) > 0 && !a.device.set.Changed("ip") {
-		// The lab gives every host both kinds; a stack that can do one will do.
-		fmt.Fprintln(a.stderr, "the IPv6 addresses of SOFTRDMA_IP are left out: this stack has no IPv6 yet")
-		c.Addrs = v4
-		dev, err = iwarp.Open(ctx, c)
-	}
 	if err != nil {
 		return nil, nil, errors.Join(err, file.Close())
 	}
@@ -173,19 +167,6 @@ func counters(dev *verbs.Device) map[string]uint64 {
 		m[c.Name] = c.Value
 	}
 	return m
-}
-
-// onlyIPv4 returns the IPv4 addresses, or nil if there are no others.
-func onlyIPv4(addrs []netip.Prefix) (v4 []netip.Prefix) {
-	for _, p := range addrs {
-		if p.Addr().Is4() {
-			v4 = append(v4, p)
-		}
-	}
-	if len(v4) == len(addrs) {
-		return nil
-	}
-	return v4
 }
 
 // captureFile buffers a capture. A nil one does nothing.

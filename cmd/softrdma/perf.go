@@ -126,6 +126,8 @@ func (p *perfFlags) plan(host string, op perf.Op, kind perf.Kind) (*plan, error)
 	}
 	pl := &plan{rounds: 1, addr: net.JoinHostPort(host, strconv.Itoa(int(p.port)))}
 	switch {
+	case p.set.Changed("iters") && p.iterations <= 0:
+		return nil, bad(errors.New("--iters begins with 1"))
 	case p.set.Changed("size") && p.size == 0, p.set.Changed("qp") && p.qps == 0, p.set.Changed("tx-depth") && p.depth == 0:
 		return nil, bad(errors.New("size, connections and depth begin with 1"))
 	case p.all && p.size != 0:

@@ -45,6 +45,8 @@ Exit codes: 0 ok, 1 failed, 2 wrong usage, 3 a threshold was missed.`,
 			return usagef("`softrdma demo` needs nothing, `softrdma --help` lists all commands", "no command given")
 		},
 	}
+	root.Version = readBuild().String()
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
 	root.SetIn(a.stdin)

@@ -63,6 +63,8 @@ func (a *app) serve(ctx context.Context, s *serveFlags) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	v := server{app: a, dev: dev, flags: s, ended: make(chan error, 3)}
+	fatal := make(chan error, 1)
+	go v.watch(ctx, fatal, cancel)
 	err = v.start(ctx)
 	if err != nil {
 		cancel(nil)
@@ -74,7 +76,23 @@ func (a *app) serve(ctx context.Context, s *serveFlags) (err error) {
 			cancel(e)
 		}
 	}
+	select {
+	case e := <-fatal:
+		err = failed(e, "bring the interface back and start again")
+	default:
+	}
 	return err
+}
+
+// watch ends everything when the device dies.
+func (v *server) watch(ctx context.Context, fatal chan<- error, cancel context.CancelCauseFunc) {
+	for ev, err := range v.dev.Events(ctx) {
+		if err == nil && ev.Type == verbs.EventDeviceFatal {
+			fatal <- ev.Err
+			cancel(ev.Err)
+			return
+		}
+	}
 }
 
 // server is a running serve command.

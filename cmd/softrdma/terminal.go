@@ -1,9 +1,6 @@
 package main
 
-import (
-	"io"
-	"os"
-)
+import "io"
 
 type color string
 
@@ -23,6 +20,6 @@ func (a *app) paint(c color, s string) string {
 
 // isTerminal tells whether somebody watches.
 func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
+	f, ok := w.(interface{ Fd() uintptr })
 	return ok && isTTY(f.Fd())
 }

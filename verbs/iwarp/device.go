@@ -47,6 +47,7 @@ type device struct {
 	again     []*conn         // had more to do when their turn ended
 	overrun   map[uint32]bool // completion queues that were reported
 	stopping  bool
+	dead      bool // the stack has lost its link for good
 }
 
 // txBuffers and txBufferSize bound the memory for FPDUs on their way to TCP: a

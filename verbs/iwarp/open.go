@@ -54,8 +54,13 @@ func (c *Config) open() (*device, error) {
 // openAuto takes our own stack where an interface, an address of our own and
 // the right are there, else the host's sockets.
 func (c *Config) openAuto() (*device, error) {
-	if c.Interface == "" || len(c.Addrs) == 0 {
+	switch {
+	case c.Interface == "" && len(c.Addrs) == 0:
 		return c.openKernel("no interface and address of our own were given")
+	case c.Interface == "":
+		return c.openKernel("no interface was given to go with the address")
+	case len(c.Addrs) == 0:
+		return c.openKernel("no address of our own was given to go with the interface")
 	}
 	d, err := c.openPacket("interface, address and CAP_NET_RAW are there")
 	if err == nil || !errors.Is(err, os.ErrPermission) {

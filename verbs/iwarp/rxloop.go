@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/softrdma/softrdma/netstack"
+	"github.com/softrdma/softrdma/verbs"
 )
 
 // receiver is the role of the receive goroutine: to poll the stack, parse,
@@ -92,6 +93,9 @@ func (d *device) receive(own bool) bool {
 		}
 	}
 	clear(r.events[:n])
+	if err := d.stack.Err(); err != nil && !d.dead {
+		d.died(err)
+	}
 	if len(d.again) > 0 {
 		d.turns()
 	}
@@ -100,6 +104,19 @@ func (d *device) receive(own bool) bool {
 	}
 	r.over = d.commands()
 	return r.over
+}
+
+// died ends what a stack without a link cannot serve any more.
+func (d *device) died(err error) {
+	d.dead = true
+	d.event(verbs.AsyncEvent{Type: verbs.EventDeviceFatal, Err: err, Time: time.Now().UnixNano()})
+	for _, l := range d.listeners {
+		l.shut()
+	}
+	for c := range d.conns {
+		c.failDial(err)
+		c.reset(err)
+	}
 }
 
 // progress is the turn of an application that has polled in vain. It also

@@ -54,9 +54,11 @@ func (l Lab) Side(letter string) (Side, error) {
 // which device to open. They are meant to override what is set outside, hence
 // the empty ones.
 func (s Side) Environ() []string {
-	own := make([]string, len(s.Own))
-	for i, p := range s.Own {
-		own[i] = p.String()
+	var own []string
+	for _, p := range s.Own {
+		if p.Addr().Is4() { // our own stack has no IPv6 yet
+			own = append(own, p.String())
+		}
 	}
 	return []string{
 		"SOFTRDMA_BACKEND=packet",

@@ -28,7 +28,8 @@ type Progress struct {
 
 const (
 	setupTime = 20 * time.Second // for connections and control messages
-	graceTime = 5 * time.Second  // for what is in flight when a test ends
+	graceTime = 5 * time.Second  // for what is in flight when a test is stopped
+	tailTime  = 30 * time.Second // for what is in flight when a test ends: gigabytes, maybe
 	limitIdle = time.Hour        // a test without a duration may take that long
 )
 
@@ -116,7 +117,7 @@ func (r *run) setup(ctx context.Context) (err error) {
 func (r *run) openMessage() message {
 	limit := limitIdle
 	if r.test.Iterations == 0 {
-		limit = r.test.Duration + r.test.Warmup + graceTime + setupTime
+		limit = r.test.Duration + r.test.Warmup + tailTime + setupTime
 	}
 	return message{
 		typ: msgOpen, op: r.test.Op, kind: r.test.Kind, verify: r.test.Verify,
@@ -254,7 +255,7 @@ func (r *run) phase(ctx context.Context, res *Result, n int, d time.Duration) er
 	errs := make([]error, len(r.lanes))
 	stopSampler := r.sample(res)
 	until := time.Now().Add(d)
-	ctx, cancel := context.WithDeadlineCause(ctx, until.Add(graceTime), errStalled)
+	ctx, cancel := context.WithDeadlineCause(ctx, until.Add(tailTime), errStalled)
 	defer cancel()
 	for i, l := range r.lanes {
 		share := 0

@@ -118,7 +118,7 @@ func (l *serverLane) takeSends(ctx context.Context) error {
 			return err
 		}
 	}
-	for end := time.Now().Add(graceTime); l.received < l.target.Load(); {
+	for end := time.Now().Add(tailTime); l.received < l.target.Load(); {
 		wcs, err := l.poll()
 		if err == nil {
 			err = l.take(wcs)
