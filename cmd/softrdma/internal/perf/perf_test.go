@@ -121,7 +121,8 @@ func TestDurationAndProgress(t *testing.T) {
 		Op: Write, Kind: Bandwidth, Size: 4096, Duration: 350 * time.Millisecond, Warmup: 50 * time.Millisecond,
 	})
 	require.NoError(t, err)
-	require.InDelta(t, 0.35, r.Elapsed.Seconds(), 0.3)
+	require.GreaterOrEqual(t, r.Elapsed, 300*time.Millisecond)
+	require.Less(t, r.Elapsed, 10*time.Second) // what is in flight at the end counts, on however slow a machine
 	require.Positive(t, r.Messages)
 	require.Greater(t, p.report(t).Messages, r.Messages, "the server counts the warm-up too")
 	require.Positive(t, seen)
