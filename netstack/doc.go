@@ -35,17 +35,18 @@
 //
 // # Choices made for the user-space carrier
 //
-//   - Loss recovery is RACK with tail-loss probes (RFC 8985) unless [Config.Recovery] says otherwise: on a link without
-//     loss it costs bulk throughput, on one with loss it saves waiting for the retransmission timer.
-//   - The retransmission timer has a floor of [DefaultMinRTO]. Congestion control is Reno, selective acknowledgements
-//     are on, Nagle's delay is off, keepalive is off.
+//   - Losses are found by selective acknowledgements alone (RFC 6675), without RACK (RFC 8985): see [RecoverySACK].
+//   - The retransmission timer waits between [DefaultMinRTO] and one second; a peer that acknowledges nothing for about
+//     a minute is given up. Congestion control is Reno, Nagle's delay is off, keepalive is off.
 //   - Buffers have a fixed size, [DefaultBuffer] unless the Config says otherwise: no automatic tuning.
 //   - Where the port cannot segment, the link endpoint does it at the last moment and joins arriving segments of one
 //     burst, so that TCP works on large segments at any MTU.
-//   - A port that moved up to retransmission limits (an interface that is gone) ends all connections with its error.
+//   - A port that gives up, because its interface is gone, ends all connections with its error.
+//   - Poll receives the frames itself while it is awake. What else it does not do is done by goroutines of the stack.
 //
 // # Limitations
 //
-// IPv4 only in user space so far; the kernel carrier takes IPv6 too. No VLAN tags, no fragments of outgoing segments,
-// one address family and one interface a Stack.
+// IPv4 only in user space so far; the kernel carrier takes IPv6 too. One interface a Stack, no VLAN tags. A handshake
+// beyond the backlog is answered with a SYN cookie, which leaves the window scale option out. A connection whose first
+// SYN was lost believes in a round-trip time of a second for a while, and waits that long for each further loss.
 package netstack

@@ -94,19 +94,12 @@ func aim(frame []byte, p *pair, ca *Conn, seq uint32) {
 	tcp.SetSequenceNumber(seq)
 }
 
-// newFuzzPair is a pair whose b does not answer: a fuzzed frame must not start a conversation.
+// newFuzzPair is a pair whose a side is recorded.
 func newFuzzPair(t testing.TB) (*pair, *recorder) {
 	pa, pb, err := pktio.NewPipe(pktio.PipeConfig{})
 	require.NoError(t, err)
 	rec := &recorder{Port: pa}
-	p := &pair{t: t, addrA: addrA, addrB: addrB}
-	sa, err := New(rec, Config{Addrs: []netip.Prefix{netip.PrefixFrom(addrA, 24)}})
-	require.NoError(t, err)
-	sb, err := New(pb, Config{Addrs: []netip.Prefix{netip.PrefixFrom(addrB, 24)}})
-	require.NoError(t, err)
-	p.a, p.b = newHost(t, sa), newHost(t, sb)
-	t.Cleanup(p.close)
-	return p, rec
+	return newPortPair(t, rec, pb, Config{}), rec
 }
 
 // FuzzOutbox passes writes of arbitrary sizes through an outbox over a TCP that takes arbitrary parts of them. All

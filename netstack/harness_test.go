@@ -135,22 +135,27 @@ func newUserPair(t testing.TB, pipe pktio.PipeConfig, c Config) *pair {
 	require.NoError(t, err)
 	leakcheck.Pool(t, pa.Pool())
 	leakcheck.Pool(t, pb.Pool())
-	p := &pair{
-		t: t, addrA: addrA, addrB: addrB,
-		portA: pktio.NewFaulty(pa, pktio.Faults{}), portB: pktio.NewFaulty(pb, pktio.Faults{}),
-	}
-	c.Addrs = []netip.Prefix{netip.PrefixFrom(addrA, 24)}
-	sa, err := New(p.portA, c)
-	require.NoError(t, err)
-	c.Addrs = []netip.Prefix{netip.PrefixFrom(addrB, 24)}
-	sb, err := New(p.portB, c)
-	require.NoError(t, err)
-	p.a, p.b = newHost(t, sa), newHost(t, sb)
+	portA, portB := pktio.NewFaulty(pa, pktio.Faults{}), pktio.NewFaulty(pb, pktio.Faults{})
+	p := newPortPair(t, portA, portB, c)
+	p.portA, p.portB = portA, portB
 	buffer := max(c.SendBuffer, 0) + max(c.RecvBuffer, 0)
 	if buffer == 0 {
 		buffer = 2 * DefaultBuffer
 	}
 	p.windowMost = buffer + 2*writeMax
+	return p
+}
+
+// newPortPair is a user-space pair on any two ports that make a link.
+func newPortPair(t testing.TB, portA, portB pktio.Port, c Config) *pair {
+	p := &pair{t: t, addrA: addrA, addrB: addrB}
+	c.Addrs = []netip.Prefix{netip.PrefixFrom(addrA, 24)}
+	sa, err := New(portA, c)
+	require.NoError(t, err)
+	c.Addrs = []netip.Prefix{netip.PrefixFrom(addrB, 24)}
+	sb, err := New(portB, c)
+	require.NoError(t, err)
+	p.a, p.b = newHost(t, sa), newHost(t, sb)
 	t.Cleanup(p.close)
 	return p
 }

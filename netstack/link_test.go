@@ -51,16 +51,7 @@ func newRecordedPair(t *testing.T, pipe pktio.PipeConfig, c Config, wrap func(pk
 	if wrap != nil {
 		portB = wrap(pb)
 	}
-	p := &pair{t: t, addrA: addrA, addrB: addrB}
-	c.Addrs = []netip.Prefix{netip.PrefixFrom(addrA, 24)}
-	sa, err := New(rec, c)
-	require.NoError(t, err)
-	c.Addrs = []netip.Prefix{netip.PrefixFrom(addrB, 24)}
-	sb, err := New(portB, c)
-	require.NoError(t, err)
-	p.a, p.b = newHost(t, sa), newHost(t, sb)
-	t.Cleanup(p.close)
-	return p, rec
+	return newPortPair(t, rec, portB, c), rec
 }
 
 // exchange sends n octets from a to b and checks them.
@@ -248,6 +239,52 @@ func TestCutAndJoined(t *testing.T) {
 	p.until("the octets", func() bool { require.NoError(t, k.receive(t, cb)); return k.at == 50_000 })
 	require.Positive(t, p.a.Stats().Retransmits)
 	require.Positive(t, p.a.Stats().Timeouts)
+}
+
+// outage is a port that loses all large frames for some time, from the n-th on.
+type outage struct {
+	pktio.Port
+	n, from int
+	last    time.Duration
+	began   time.Time
+	lost    int
+}
+
+func (o *outage) Send(batch []pktio.Frame) (int, error) {
+	for i := range batch {
+		if batch[i].Len() > 500 {
+			if o.n++; o.n == o.from {
+				o.began = time.Now()
+			}
+			if o.n >= o.from && time.Since(o.began) < o.last {
+				o.lost++
+				continue
+			}
+		}
+		if n, err := o.Port.Send(batch[i : i+1]); n == 0 {
+			return i, err
+		}
+	}
+	return len(batch), nil
+}
+
+// All that is under way is lost at once, in the middle of a transfer. It is sent again at full speed.
+func TestOutage(t *testing.T) {
+	for _, pipe := range []pktio.PipeConfig{pipe1500, pipeGSO} {
+		for _, last := range []time.Duration{time.Millisecond, 3 * time.Millisecond, 10 * time.Millisecond} {
+			pipe.Depth = 2048
+			pa, pb, err := pktio.NewPipe(pipe)
+			require.NoError(t, err)
+			hole := &outage{Port: pa, from: 300, last: last}
+			if pipe.GSO {
+				hole.from = 30
+			}
+			p := newPortPair(t, hole, pb, Config{})
+			p.exchange(8 << 20)
+			require.Positive(t, hole.lost)
+			require.Less(t, p.a.Stats().Timeouts, uint64(20))
+		}
+	}
 }
 
 // A connection to one of our own addresses does not need the link.

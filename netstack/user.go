@@ -77,9 +77,9 @@ func (u *userStack) configure() error {
 	// A port of ours in TIME_WAIT may serve a new connection after a second; timestamps keep the two apart.
 	reuse := tcpip.TCPTimeWaitReuseOption(tcpip.TCPTimeWaitReuseGlobal)
 	reno := tcpip.CongestionControlOption("reno")
-	recovery := tcpip.TCPRACKLossDetection
-	if c.Recovery == RecoverySACK {
-		recovery = 0
+	recovery := tcpip.TCPRecovery(0)
+	if c.Recovery == RecoveryRACK {
+		recovery = tcpip.TCPRACKLossDetection
 	}
 	for _, o := range []tcpip.SettableTransportProtocolOption{&send, &recv, &moderate, &sack, &delay, &rto, &most, &retries, &reuse, &reno, &recovery} {
 		if err := u.tcp.SetTransportProtocolOption(tcp.ProtocolNumber, o); err != nil {

@@ -84,6 +84,8 @@ func (d *demo) run(ctx context.Context) (err error) {
 		for _, f := range d.fault {
 			d.report.Flipped += f.Stats().Corrupted
 		}
+		n := d.a.Stats()
+		d.report.FPDUs = n.Counter("mpa.fpdus_in") + n.Counter("mpa.fpdus_out")
 	}()
 	lc := rdmacm.ListenConfig{Device: d.b}
 	if d.lis, err = lc.Listen(ctx, fmt.Sprintf("%v:%d", iwarp.PipeAddrB, port)); err != nil {

@@ -46,6 +46,7 @@ func TestDemo(t *testing.T) {
 		require.Equal(t, OK, r.Outcome, "%+v", r)
 		require.Empty(t, r.Error)
 		require.Zero(t, r.Flipped)
+		require.Positive(t, r.FPDUs)
 		require.Equal(t, []string{
 			"link", "connect", "send", "write", "read", "send", "write", "read", "send", "write", "read",
 			"close", "reject", "access", "access",

@@ -30,6 +30,7 @@ type Report struct {
 	Flip    float64       `json:"flip"`
 	Seed    uint64        `json:"seed"`
 	Flipped uint64        `json:"flipped"` // frames that the link damaged
+	FPDUs   uint64        `json:"fpdus"`   // that the first host sent and took; a capture has as many
 	Took    time.Duration `json:"took_ns"`
 	Steps   []Step        `json:"steps"`
 }
