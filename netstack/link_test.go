@@ -212,12 +212,13 @@ func TestFaults(t *testing.T) {
 			t.Run(c.name+"/"+pipe.name, func(t *testing.T) {
 				t.Parallel()
 				p := newUserPair(t, pipe.PipeConfig, Config{MinRTO: 10 * time.Millisecond})
-				c.f.Seed = 7
-				p.portA.SetFaults(c.f)
-				c.f.Seed = 8
-				p.portB.SetFaults(c.f)
+				f := c.f
+				f.Seed = 7
+				p.portA.SetFaults(f)
+				f.Seed = 8
+				p.portB.SetFaults(f)
 				runEcho(t, p, 2, 1<<20)
-				if c.f.Corrupt > 0 && p.portA.Stats().Corrupted+p.portB.Stats().Corrupted > 0 {
+				if f.Corrupt > 0 && p.portA.Stats().Corrupted+p.portB.Stats().Corrupted > 0 {
 					require.Positive(t, p.a.Stats().ChecksumErrors+p.b.Stats().ChecksumErrors+p.a.Stats().DropsIn+p.b.Stats().DropsIn)
 				}
 			})
