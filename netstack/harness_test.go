@@ -15,7 +15,7 @@ import (
 )
 
 // patience is how long a test waits for what must happen.
-const patience = 15 * time.Second
+const patience = 60 * time.Second
 
 var (
 	addrA = netip.MustParseAddr("10.77.0.1")

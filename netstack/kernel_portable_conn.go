@@ -115,10 +115,15 @@ func (kc *kernelConn) reader(conn *net.TCPConn) {
 		n, err := conn.Read(room)
 		kc.mu.Lock()
 		kc.in.n += n
-		if err == io.EOF {
-			kc.inErr = io.EOF
-		} else if err != nil {
+		switch {
+		case err == nil || kc.inErr != nil: // the writer may have found the end meanwhile
+		case err != io.EOF:
 			kc.inErr = streamError(kc.c.remote, cause(err))
+		case !kc.fin && disconnected(conn):
+			// A reset of which a write was told already: the system tells it once.
+			kc.inErr = streamError(kc.c.remote, syscall.ECONNRESET)
+		default:
+			kc.inErr = io.EOF
 		}
 		kc.tell()
 	}
@@ -311,6 +316,15 @@ func (kc *kernelConn) stop() {
 
 // kill ends the connection with its Stack.
 func (kc *kernelConn) kill() { kc.release(true) }
+
+// disconnected reports whether the socket has a peer no longer, which a FIN alone does not do.
+func disconnected(conn *net.TCPConn) bool {
+	var perr error
+	if raw, err := conn.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { _, perr = syscall.Getpeername(int(fd)) })
+	}
+	return perr != nil
+}
 
 // maxseg asks for the segment size.
 func maxseg(conn *net.TCPConn) int {
