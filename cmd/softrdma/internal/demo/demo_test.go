@@ -28,7 +28,8 @@ func run(t *testing.T, c Config) *Report {
 	b, err := json.Marshal(r)
 	require.NoError(t, err)
 	require.True(t, json.Valid(b))
-	require.Less(t, r.Took, limit+5*time.Second)
+	// Beyond the limit two devices may wait for a peer that a damaged length field holds up.
+	require.Less(t, r.Took, limit+30*time.Second)
 	return r
 }
 
