@@ -29,6 +29,7 @@ type Packet struct {
 	state   atomic.Uint32
 	unmap   sync.Once
 	sending atomic.Bool
+	roused  atomic.Bool // a read deadline has passed to end a wait
 
 	rx packetRx
 	tx packetTx

@@ -238,7 +238,7 @@ func (p *Packet) park(batch []Frame, wait time.Duration) (int, error) {
 				deadline = soon
 			}
 		}
-		if r.deadline || !deadline.IsZero() {
+		if p.roused.Swap(false) || r.deadline || !deadline.IsZero() {
 			// An error means that the port is being closed, and Read tells.
 			_ = p.file.SetReadDeadline(deadline)
 			r.deadline = !deadline.IsZero()

@@ -3,6 +3,7 @@ package pktio
 import (
 	"encoding/binary"
 	"fmt"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -19,6 +20,7 @@ type packetTx struct {
 	batch []Frame
 	n     int
 	err   error
+	down  bool // the kernel told of an outage
 }
 
 // Send sends through the interface, see [Port]. A frame that the kernel's queue or a filter drops counts as having
@@ -34,8 +36,19 @@ func (p *Packet) Send(batch []Frame) (int, error) {
 	}
 	t.batch = nil
 	n, err := t.n, t.err
+	if t.down {
+		t.down = false
+		p.rouse()
+	}
 	p.sending.Store(false)
 	return n, err
+}
+
+// rouse makes a Recv that waits look at the interface. The event that the kernel woke it with is gone if the sender
+// took the error it stood for.
+func (p *Packet) rouse() {
+	p.roused.Store(true)
+	_ = p.file.SetReadDeadline(time.Unix(1, 0)) // fails only when the port is being closed
 }
 
 // trySend sends t.batch on fd.
@@ -86,6 +99,9 @@ func (t *packetTx) sendOne(fd uintptr, f *Frame) unix.Errno {
 		// Raw: it never blocks, and telling the scheduler costs as much as a small frame does.
 		_, _, errno = unix.RawSyscall(unix.SYS_SENDMSG, fd, uintptr(unsafe.Pointer(&t.msg)), 0)
 		// EINTR is for trying again. So is ENETDOWN, once: the socket reports an outage that may be over.
+		if errno == unix.ENETDOWN || errno == unix.ENXIO || errno == unix.ENODEV {
+			t.down = true
+		}
 		if errno != unix.EINTR && errno != unix.ENETDOWN {
 			break
 		}
