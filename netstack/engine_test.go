@@ -131,7 +131,9 @@ func (s *Stack) dump(t testing.TB) {
 			if e, ok := ep.(*tcp.Endpoint); ok {
 				var info tcpip.TCPInfoOption
 				_ = e.GetSockOpt(&info)
-				t.Logf("  endpoint %d to %d: %v, %+v", e.ID.LocalPort, e.ID.RemotePort, e.EndpointState(), info)
+				r := &e.Stats().(*tcp.Stats).ReceiveErrors
+				t.Logf("  endpoint %d to %d: %v, %+v, dropped %d, window wanted shut %d, shut %d", e.ID.LocalPort, e.ID.RemotePort, e.EndpointState(), info,
+					r.SegmentQueueDropped.Value(), r.WantZeroRcvWindow.Value(), r.ZeroRcvWindowState.Value())
 			}
 		}
 	}

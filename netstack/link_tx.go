@@ -44,6 +44,9 @@ func (l *link) write(pkt *stack.PacketBuffer) {
 		}
 	}
 	payload := pkt.Data().Size()
+	if gso.Type == stack.GSOTCPv4 && isWindowProbe(pkt, payload) {
+		l.addAck(pkt)
+	}
 	cut := partial && payload > int(gso.MSS)
 	if cut && !l.hostGSO() {
 		l.segment(pkt, payload)

@@ -106,7 +106,6 @@ func tcpSegment(fields header.TCPFields, payload []byte) []byte {
 	b := make([]byte, header.TCPMinimumSize, header.TCPMinimumSize+len(payload))
 	h := header.TCP(b)
 	fields.DataOffset = header.TCPMinimumSize
-	fields.WindowSize = 65535
 	h.Encode(&fields)
 	sum := header.PseudoHeaderChecksum(header.TCPProtocolNumber, toAddress(addrB), toAddress(addrA), uint16(len(b)+len(payload)))
 	h.SetChecksum(^h.CalculateChecksum(checksum.Checksum(payload, sum)))
@@ -160,7 +159,7 @@ func joined(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
 func TestResetForUnknownPort(t *testing.T) {
 	w := newWire(t, Config{})
 	mac := w.h.user.link.info.Addr
-	syn := tcpSegment(header.TCPFields{SrcPort: 1000, DstPort: 2000, SeqNum: 99, Flags: header.TCPFlagSyn}, nil)
+	syn := tcpSegment(header.TCPFields{SrcPort: 1000, DstPort: 2000, SeqNum: 99, Flags: header.TCPFlagSyn, WindowSize: 1000}, nil)
 	w.send(ethernet(mac, wireMAC, 0x0800), ipPacket(addrB, addrA, 6, len(syn)), syn)
 	w.answerARP(w.recv("ARP request", isARPRequest(addrB)))
 	rst := w.recv("reset", func(b []byte) bool { return b[23] == 6 })
