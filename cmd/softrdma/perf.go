@@ -49,7 +49,7 @@ func (a *app) perfCommand() *cobra.Command {
   softrdma perf read bw -a --json HOST         2 octets to 8 MiB
   softrdma perf write lat --baseline tcp HOST  and plain TCP on the same path`)
 	f := c.PersistentFlags()
-	f.IntVarP(&p.size, "size", "s", 0, "octets of a message (bw: 65536, lat: 8)")
+	f.VarP((*sizeFlag)(&p.size), "size", "s", "octets of a message, or 64K, 1M (bw: 64K, lat: 8)")
 	f.IntVarP(&p.iterations, "iters", "n", 0, "messages or rounds, instead of a duration")
 	f.BoolVarP(&p.all, "all", "a", false, "all sizes, 2 to 2^23, one second each unless -n or -D is given")
 	f.StringVarP(&p.duration, "duration", "D", "5", "how long each measurement takes, in seconds or as 500ms")
@@ -254,9 +254,6 @@ const (
 
 func (m *measurement) run(ctx context.Context) error {
 	table := newPerfTable(m.stdout, m.doc)
-	if !m.flags.asJSON {
-		table.head()
-	}
 	var failure error
 	for _, t := range m.plan.tests {
 		results, err := m.side(ctx, t)

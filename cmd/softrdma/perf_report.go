@@ -154,11 +154,12 @@ func newPerfRow(carrier string, r *perf.Result) perfRow {
 
 // perfTable prints rows as they come.
 type perfTable struct {
-	w   io.Writer
-	doc *perfDocument
+	w      io.Writer
+	doc    *perfDocument
+	headed bool
 }
 
-func newPerfTable(w io.Writer, d *perfDocument) *perfTable { return &perfTable{w, d} }
+func newPerfTable(w io.Writer, d *perfDocument) *perfTable { return &perfTable{w: w, doc: d} }
 
 func (t *perfTable) head() {
 	test := &t.doc.Test
@@ -181,7 +182,12 @@ func (t *perfTable) head() {
 		"", "size", "messages", "peak[MiB/s]", "avg[MiB/s]", "[Gbit/s]", "[Mmsg/s]", "cpu here", "cpu there")
 }
 
+// row prints a row, and the head before the first: what could not even begin has none.
 func (t *perfTable) row(r perfRow) {
+	if !t.headed {
+		t.headed = true
+		t.head()
+	}
 	s := fmt.Sprintf("%-13s %9s %11d ", r.Transport, demo.Size(r.Size), r.N)
 	if r.latRow != nil {
 		s += fmt.Sprintf("%9.2f %9.2f %9.2f %9.2f %9.2f %9.2f %9.2f", r.Min, r.P50, r.Avg, r.P90, r.P99, r.P999, r.Max)

@@ -39,7 +39,8 @@ side compares. The time is that of the whole: three turns of the network.
 	}
 	f := c.Flags()
 	f.IntVarP(&p.count, "count", "C", 5, "pings; 0 for as many as there is time")
-	f.IntVarP(&p.size, "size", "S", rping.DefaultSize, fmt.Sprintf("octets of a ping, %d to %d", rping.MinSize, rping.MaxSize))
+	p.size = rping.DefaultSize
+	f.VarP((*sizeFlag)(&p.size), "size", "S", fmt.Sprintf("octets of a ping, %d to %d", rping.MinSize, rping.MaxSize))
 	f.DurationVarP(&p.interval, "interval", "i", 200*time.Millisecond, "from one ping to the next; 0 for none")
 	f.Uint16VarP(&p.port, "port", "p", rping.Port, "port of the server")
 	f.BoolVarP(&p.verbose, "verbose", "v", false, "print what comes back")
