@@ -1,5 +1,5 @@
 // Package leakcheck makes tests fail on what they leave behind: goroutines,
-// and buffers of a mempool.
+// buffers of a mempool and its mappings.
 package leakcheck
 
 import (
@@ -30,7 +30,8 @@ type pool struct {
 }
 
 // Main is a package's TestMain: it runs the tests and then fails if a goroutine
-// is left over, or a buffer of a pool named to [Pool] is still out.
+// is left over, a buffer of a pool named to [Pool] is still out, or a pool or
+// region that has memory of its own was not closed.
 //
 //	func TestMain(m *testing.M) { leakcheck.Main(m) }
 func Main(m *testing.M) {
@@ -51,6 +52,9 @@ func leaks() (problems []string) {
 		if n := out(r.p); n != 0 {
 			problems = append(problems, fmt.Sprintf("%s: %d buffers still out", r.test, n))
 		}
+	}
+	if n := within(mempool.Mapped); n != 0 {
+		problems = append(problems, fmt.Sprintf("%d octets in pools or regions that nobody has closed", n))
 	}
 	if err := goleak.Find(); err != nil {
 		problems = append(problems, err.Error())
@@ -75,9 +79,12 @@ func Pool(t testing.TB, p *mempool.Pool) *mempool.Pool {
 }
 
 // out returns how many buffers of p are out, after waiting for zero a while.
-func out(p *mempool.Pool) int {
+func out(p *mempool.Pool) int { return within(p.Out) }
+
+// within returns what count counts, after waiting for zero a while.
+func within[N int | int64](count func() N) N {
 	for end := time.Now().Add(grace); ; time.Sleep(time.Millisecond) {
-		if n := p.Out(); n == 0 || time.Now().After(end) {
+		if n := count(); n == 0 || time.Now().After(end) {
 			return n
 		}
 	}

@@ -73,3 +73,12 @@ func TestGoroutines(t *testing.T) {
 	<-stopped
 	require.Empty(t, leaks())
 }
+
+func TestMappings(t *testing.T) {
+	require.Empty(t, leaks())
+	r, err := mempool.NewRegion(mempool.RegionConfig{Size: 4096})
+	require.NoError(t, err)
+	require.Contains(t, strings.Join(leaks(), "\n"), "4096 octets in pools or regions that nobody has closed")
+	require.NoError(t, r.Close())
+	require.Empty(t, leaks())
+}

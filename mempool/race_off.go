@@ -1,0 +1,5 @@
+//go:build !race
+
+package mempool
+
+const raceEnabled = false
