@@ -145,6 +145,12 @@ func (p *tap) write(t testing.TB, frame []byte, o Offload) {
 // without runs f in ns on a thread that has lost a capability and goes away afterwards.
 func without(t testing.TB, ns netns.NsHandle, capability uint, f func()) {
 	t.Helper()
+	withRights(t, ns, func(has *[2]unix.CapUserData) { has[capability/32].Effective &^= 1 << (capability % 32) }, f)
+}
+
+// withRights runs f in ns on a thread whose capabilities change has changed and that goes away afterwards.
+func withRights(t testing.TB, ns netns.NsHandle, change func(*[2]unix.CapUserData), f func()) {
+	t.Helper()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -159,7 +165,7 @@ func without(t testing.TB, ns netns.NsHandle, capability uint, f func()) {
 			t.Error(err)
 			return
 		}
-		data[capability/32].Effective &^= 1 << (capability % 32)
+		change(&data)
 		if err := unix.Capset(&hdr, &data[0]); err != nil {
 			t.Error(err)
 			return

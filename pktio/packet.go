@@ -22,6 +22,9 @@ type PacketConfig struct {
 	// NoOffload makes Link report neither GSO nor Checksum, so that only frames as they go over the wire are sent.
 	// Received frames may still be super-frames.
 	NoOffload bool
+	// Promiscuous makes the port receive every frame that comes to the interface, whoever it is for, as a port of a
+	// bridge does. What it sends may have any source address, as on every port.
+	Promiscuous bool
 }
 
 // PacketStats counts what passed a Packet, in frames unless the name says otherwise.

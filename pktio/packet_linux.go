@@ -1,7 +1,6 @@
 package pktio
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -17,14 +16,14 @@ import (
 // Packet is a port on a network interface by way of an AF_PACKET socket: a TPACKET_V2 ring shared with the kernel for
 // receive, sendmsg for transmit, and a virtio_net_hdr with each frame both ways, so that super-frames pass whole.
 //
-// It sees frames to the interface's address and to groups, as the kernel does, which keeps handling them too: our
-// stack must use an IP address that the kernel does not have. Recv with a wait of 0 makes no system call.
+// It sees frames to the interface's address and to groups (all frames if Promiscuous), as the kernel does, which keeps
+// handling them too: our stack must use an IP address that the kernel does not have. Recv with a wait of 0 makes no
+// system call.
 type Packet struct {
-	link  Link
-	index int // of the interface
-	grace time.Duration
-	file  *os.File // the socket, in Go's poller
-	raw   syscall.RawConn
+	link Link
+	dev  iface
+	file *os.File // the socket, in Go's poller
+	raw  syscall.RawConn
 
 	state   atomic.Uint32
 	unmap   sync.Once
@@ -34,19 +33,12 @@ type Packet struct {
 	rx packetRx
 	tx packetTx
 
-	rxFrames, rxOctets, rxSuper, rxTooLong, rxTagged, outages atomic.Uint64
-	txFrames, txOctets, txSuper, txNoRoom, txErrors           atomic.Uint64
+	rxFrames, rxOctets, rxSuper, rxTooLong, rxTagged atomic.Uint64
+	txFrames, txOctets, txSuper, txNoRoom, txErrors  atomic.Uint64
 
 	statsMu  sync.Mutex
 	ringFull uint64 // guarded by statsMu: the kernel forgets what it has told
 }
-
-// Bits of Packet.state. The ring is unmapped once the port is closed, nobody is in Recv and nothing is lent.
-const (
-	stateReceiving = 1 << iota
-	stateLent
-	stateClosed
-)
 
 // OpenPacket opens a port on c.Interface. It needs CAP_NET_RAW in the user namespace that owns the network
 // namespace. Errors match os.ErrPermission without that right, syscall.ENODEV if there is no such interface and
@@ -61,7 +53,7 @@ func OpenPacket(c PacketConfig) (*Packet, error) {
 	} else if err != nil {
 		return nil, fmt.Errorf("pktio: no packet socket to be had from this kernel: use the kernel backend: %w", err)
 	}
-	p := &Packet{grace: c.DownGrace}
+	p := &Packet{dev: iface{grace: c.DownGrace}}
 	if err := p.setup(fd, &c); err != nil {
 		if p.rx.ring != nil {
 			_ = unix.Munmap(p.rx.ring)
@@ -136,59 +128,45 @@ func (p *Packet) setup(fd int, c *PacketConfig) error {
 	p.rx.try = p.tryRecv
 	p.rx.look = p.lookFd
 	p.tx.try = p.trySend
-	if err := attachFilter(fd, p.link.Addr); err != nil {
-		return fmt.Errorf("pktio: no filter on the packet socket on %s: %w", c.Interface, err)
+	if err := p.chooseFrames(fd, c.Promiscuous); err != nil {
+		return err
 	}
-	err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_ALL), Ifindex: p.index})
+	err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_ALL), Ifindex: p.dev.index})
 	if err != nil {
 		return fmt.Errorf("pktio: interface %s does not let itself be bound: %w", c.Interface, err)
 	}
 	return nil
 }
 
-// findLink fills in p.link and p.index.
-func (p *Packet) findLink(fd int, c *PacketConfig) error {
-	ifr, err := unix.NewIfreq(c.Interface)
-	if err == nil {
-		err = unix.IoctlIfreq(fd, unix.SIOCGIFINDEX, ifr)
+// findLink fills in p.link and p.dev.
+func (p *Packet) findLink(fd int, c *PacketConfig) (err error) {
+	if p.link, err = p.dev.find(fd, c.Interface); err != nil {
+		return err
 	}
-	if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL) {
-		return fmt.Errorf("pktio: there is no interface %q in this network namespace: \"ip link\" lists those there are: %w", c.Interface, unix.ENODEV)
-	} else if err != nil {
-		return fmt.Errorf("pktio: interface %s: %w", c.Interface, err)
-	}
-	p.index = int(ifr.Uint32())
-	if err := unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, ifr); err != nil {
-		return fmt.Errorf("pktio: flags of interface %s: %w", c.Interface, err)
-	}
-	p.link.Name = c.Interface
-	if ifr.Uint16()&unix.IFF_UP == 0 {
-		return p.downError()
-	}
-	if err := unix.IoctlIfreq(fd, unix.SIOCGIFMTU, ifr); err != nil {
-		return fmt.Errorf("pktio: MTU of interface %s: %w", c.Interface, err)
-	}
-	p.link.MTU = min(int(ifr.Uint32()), maxMTU)
-	// The address: bound without a protocol, the socket receives nothing but knows its interface.
-	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Ifindex: p.index}); err != nil {
-		return fmt.Errorf("pktio: interface %s does not let itself be bound: %w", c.Interface, err)
-	}
-	sa, err := unix.Getsockname(fd)
-	if err != nil {
-		return fmt.Errorf("pktio: address of interface %s: %w", c.Interface, err)
-	}
-	ll, ok := sa.(*unix.SockaddrLinklayer)
-	if !ok || ll.Hatype != unix.ARPHRD_ETHER || ll.Halen != 6 {
-		return fmt.Errorf("pktio: interface %s is no Ethernet device: take a network card, a veth or a tap, or use the kernel backend: %w", c.Interface, unix.EAFNOSUPPORT)
-	}
-	copy(p.link.Addr[:], ll.Addr[:])
-	p.link.MaxFrame = p.link.MTU + EthernetHeader
 	if !c.NoOffload {
 		// True of every device: what it cannot do the kernel does just before.
 		p.link.GSO, p.link.Checksum = true, true
 		p.link.MaxFrame = MaxSuperFrame
 	}
-	p.rx.ifr = ifr
+	return nil
+}
+
+// chooseFrames makes the socket see all frames of the interface, or only those meant for it.
+func (p *Packet) chooseFrames(fd int, all bool) error {
+	// A card drops what is for groups that nobody joined. Those of our IP addresses, by which IPv6 asks for neighbours,
+	// the kernel does not know of.
+	how, what := uint16(unix.PACKET_MR_ALLMULTI), "take frames to groups"
+	if all {
+		how, what = unix.PACKET_MR_PROMISC, "become promiscuous"
+	} else if err := attachFilter(fd, p.link.Addr); err != nil {
+		return fmt.Errorf("pktio: no filter on the packet socket on %s: %w", p.link.Name, err)
+	}
+	// The interface stays so until the socket is closed.
+	err := unix.SetsockoptPacketMreq(fd, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP,
+		&unix.PacketMreq{Ifindex: int32(p.dev.index), Type: how})
+	if err != nil {
+		return fmt.Errorf("pktio: interface %s does not %s: %w", p.link.Name, what, err)
+	}
 	return nil
 }
 
@@ -219,7 +197,7 @@ func (p *Packet) Stats() PacketStats {
 		RxFrames: p.rxFrames.Load(), RxOctets: p.rxOctets.Load(), RxSuper: p.rxSuper.Load(),
 		RxRingFull: p.readRingFull(), RxTooLong: p.rxTooLong.Load(), RxTagged: p.rxTagged.Load(),
 		TxFrames: p.txFrames.Load(), TxOctets: p.txOctets.Load(), TxSuper: p.txSuper.Load(),
-		TxNoRoom: p.txNoRoom.Load(), TxErrors: p.txErrors.Load(), Outages: p.outages.Load(),
+		TxNoRoom: p.txNoRoom.Load(), TxErrors: p.txErrors.Load(), Outages: p.dev.outages.Load(),
 	}
 }
 
@@ -256,16 +234,4 @@ func (p *Packet) unmapRing() {
 		_ = unix.Munmap(p.rx.ring)
 		p.rx.ring = nil
 	})
-}
-
-func (p *Packet) downError() error {
-	return fmt.Errorf("pktio: interface %s is down: \"ip link set %s up\" brings it up: %w", p.link.Name, p.link.Name, unix.ENETDOWN)
-}
-
-func (p *Packet) goneError() error {
-	return fmt.Errorf("pktio: interface %s is gone, deleted or moved to another network namespace: open the device anew when it is back: %w", p.link.Name, unix.ENETDOWN)
-}
-
-func htons(v uint16) uint16 {
-	return binary.NativeEndian.Uint16([]byte{byte(v >> 8), byte(v)})
 }

@@ -28,5 +28,8 @@ func (*Packet) Link() Link { return Link{} }
 // Stats counts nothing.
 func (*Packet) Stats() PacketStats { return PacketStats{} }
 
+// Ring has no memory.
+func (*Packet) Ring() (frames, size, octets int) { return 0, 0, 0 }
+
 // Close does nothing.
 func (*Packet) Close() error { return nil }

@@ -36,10 +36,8 @@ type packetRx struct {
 	cur      int // the slot the kernel fills next, as far as we have seen
 	lent     int // slots before cur that are not given back
 
-	ifr       *unix.Ifreq
-	downSince time.Time // zero: up
-	empty     uint32    // polls since the last look
-	deadline  bool      // one is set on the file
+	empty    uint32 // polls since the last look
+	deadline bool   // one may be set on the file
 
 	// For tryRecv and lookFd, which are made into functions once so that Recv does not allocate.
 	try   func(fd uintptr) bool
@@ -188,8 +186,8 @@ func (p *Packet) take(batch []Frame) int {
 		return 0
 	}
 	r.empty = 0
-	if !r.downSince.IsZero() {
-		r.downSince = time.Time{} // or it counts towards the next outage
+	if !p.dev.downSince.IsZero() {
+		p.dev.downSince = time.Time{} // or it counts towards the next outage
 	}
 	p.rxFrames.Add(uint64(n))
 	p.rxOctets.Add(uint64(octets))
@@ -232,7 +230,7 @@ func (p *Packet) park(batch []Frame, wait time.Duration) (int, error) {
 	}
 	for {
 		deadline := until
-		r.armed = !r.downSince.IsZero()
+		r.armed = !p.dev.downSince.IsZero()
 		if r.armed {
 			if soon := time.Now().Add(lookAgain); until.IsZero() || soon.Before(until) {
 				deadline = soon
@@ -247,7 +245,9 @@ func (p *Packet) park(batch []Frame, wait time.Duration) (int, error) {
 		switch {
 		case r.n > 0 || r.err != nil:
 			return r.n, r.err
-		case err == nil || errors.Is(err, os.ErrDeadlineExceeded):
+		case err == nil:
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			r.deadline = true // if not ours then that of rouse, which may have come after the swap
 		case p.state.Load()&stateClosed != 0:
 			return 0, nil
 		default:
@@ -271,7 +271,7 @@ func (p *Packet) tryRecv(fd uintptr) bool {
 		return true
 	}
 	p.lookFd(fd)
-	return r.err != nil || !r.downSince.IsZero() && !r.armed
+	return r.err != nil || !p.dev.downSince.IsZero() && !r.armed
 }
 
 // glance looks at the interface and then at the ring, without waiting.
@@ -285,27 +285,8 @@ func (p *Packet) glance(batch []Frame) (int, error) {
 	return 0, r.err
 }
 
-// lookFd looks how the interface fares and sets downSince and err. The socket would tell too, but once, and to
+// lookFd looks how the interface fares and sets what it finds. The socket would tell too, but once, and to
 // whoever asks first, sender or receiver.
 func (p *Packet) lookFd(fd uintptr) {
-	r := &p.rx
-	r.ifr.SetUint32(uint32(p.index))
-	if unix.IoctlIfreq(int(fd), unix.SIOCGIFNAME, r.ifr) == unix.ENODEV {
-		r.err = p.goneError()
-		return
-	}
-	if unix.IoctlIfreq(int(fd), unix.SIOCGIFFLAGS, r.ifr) != nil {
-		return // renamed this moment
-	}
-	if r.ifr.Uint16()&unix.IFF_UP != 0 {
-		r.downSince = time.Time{}
-		return
-	}
-	if r.downSince.IsZero() {
-		r.downSince = time.Now()
-		p.outages.Add(1)
-	}
-	if time.Since(r.downSince) >= p.grace {
-		r.err = p.downError()
-	}
+	p.rx.err = p.dev.look(int(fd))
 }

@@ -135,9 +135,9 @@ func (p *Packet) sendError(errno unix.Errno) error {
 	case unix.EAGAIN, unix.ENOBUFS:
 		return nil
 	case unix.ENETDOWN:
-		return p.downError()
+		return p.dev.downError()
 	case unix.ENXIO, unix.ENODEV:
-		return p.goneError()
+		return p.dev.goneError()
 	case unix.EMSGSIZE:
 		return ErrTooLong
 	case unix.EINVAL:

@@ -45,9 +45,10 @@ var outside = map[string]struct {
 	test  bool
 }{
 	"gvisor.dev":                 {rooms: []string{"netstack"}},
-	"golang.org/x/sys":           {rooms: []string{"pktio", "mempool", "netstack", "internal/ring", "test"}, test: true},
+	"golang.org/x/sys":           {rooms: []string{"pktio", "mempool", "netstack", "internal/ring", "cmd", "test"}, test: true},
 	"golang.org/x/net":           {rooms: []string{"pktio"}, test: true},
 	"github.com/google/gopacket": {rooms: []string{"internal/capture", "internal/wiretest", "cmd", "test"}, test: true},
+	"github.com/cilium/ebpf":     {rooms: []string{"pktio", "cmd", "test"}, test: true},
 	"github.com/spf13":           {rooms: []string{"cmd"}},
 	"github.com/vishvananda":     {rooms: []string{"cmd", "test"}, test: true},
 	"github.com/HdrHistogram":    {rooms: []string{"cmd", "test"}, test: true},

@@ -1,0 +1,143 @@
+package pktio
+
+import (
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// XDP is a port on a network interface by way of AF_XDP sockets, one on each receive queue: rings shared with the
+// kernel for receive and transmit. An XDP program on the interface hands the sockets the frames for the addresses of
+// the port, and the kernel never sees those; all others are the kernel's, as ever. The program goes away with the port
+// or the process, however it ends.
+//
+// It carries no super-frames; the kernel peer at the other end of a veth or a tap may send some, which arrive in as
+// many pieces as it takes. On such virtual devices a TCP or UDP checksum that holds the sum over the pseudo header only
+// makes the frame NeedsCsum; on all others the receiver is to verify. Recv with a wait of 0 makes no system call,
+// except to wake a device that ran out of buffers. Transmit is on the first queue.
+type XDP struct {
+	link Link
+	dev  iface
+	mode string // for people
+	zero bool   // zero-copy
+
+	prog   *ebpf.Program
+	xsks   *ebpf.Map
+	attach link.Link // keeps the program on the interface
+	queues []*xdpQueue
+
+	news int      // a netlink socket that tells when an interface changed; the receiver's
+	file *os.File // an epoll instance with all sockets that wake the receiver, in Go's poller
+	raw  syscall.RawConn
+
+	state    atomic.Uint32
+	release  sync.Once
+	unmap    sync.Once
+	released chan struct{} // closed when the sockets are
+	roused   atomic.Bool   // a read deadline has passed to end a wait
+	kickDue  atomic.Bool   // frames wait for the kernel to have room for them
+
+	rx xdpRx
+	tx xdpTx
+
+	rxFrames, rxOctets, rxTooLong          atomic.Uint64
+	txFrames, txOctets, txNoRoom, txErrors atomic.Uint64
+
+	statsMu sync.Mutex
+	closed  bool               // guarded by statsMu: the sockets are, and final is
+	final   unix.XDPStatistics // guarded by statsMu: what they had counted
+}
+
+// Link describes the interface as it was when the port was opened.
+func (p *XDP) Link() Link { return p.link }
+
+// Mode says how the port works, for people: "native, zero-copy, 8 queues", or generic, or copy.
+func (p *XDP) Mode() string { return p.mode }
+
+// Stats returns the counters.
+func (p *XDP) Stats() XDPStats {
+	p.statsMu.Lock()
+	c := p.final
+	if !p.closed {
+		c = p.counters()
+	}
+	p.statsMu.Unlock()
+	return XDPStats{
+		RxFrames: p.rxFrames.Load(), RxOctets: p.rxOctets.Load(), RxTooLong: p.rxTooLong.Load(),
+		RxRingFull: c.Rx_ring_full, RxDropped: c.Rx_dropped, RxNoBuffer: c.Rx_fill_ring_empty_descs, RxInvalid: c.Rx_invalid_descs,
+		TxFrames: p.txFrames.Load(), TxOctets: p.txOctets.Load(), TxNoRoom: p.txNoRoom.Load(), TxErrors: p.txErrors.Load(),
+		TxInvalid: c.Tx_invalid_descs, Outages: p.dev.outages.Load(),
+	}
+}
+
+// counters adds up what the kernel has counted on all queues.
+func (p *XDP) counters() (sum unix.XDPStatistics) {
+	for _, q := range p.queues {
+		c := q.counters()
+		sum.Rx_dropped += c.Rx_dropped
+		sum.Rx_invalid_descs += c.Rx_invalid_descs
+		sum.Tx_invalid_descs += c.Tx_invalid_descs
+		sum.Rx_ring_full += c.Rx_ring_full
+		sum.Rx_fill_ring_empty_descs += c.Rx_fill_ring_empty_descs
+	}
+	return sum
+}
+
+// Close takes the program off the interface and closes the sockets, see [Port]. When it returns, all frames are the
+// kernel's again. The kernel frees the queues a moment later; OpenXDP waits for that.
+func (p *XDP) Close() error {
+	if p.state.Or(stateClosed)&stateClosed != 0 {
+		return nil
+	}
+	err := p.attach.Close()
+	if ferr := p.file.Close(); err == nil { // wakes a receiver
+		err = ferr
+	}
+	p.leave(0, 0)
+	<-p.released
+	return err
+}
+
+// leave takes bits from the state and adds others, and tells whether the port is closed. Whoever leaves a closed port
+// last gives back what is left.
+func (p *XDP) leave(gone, left uint32) (closed bool) {
+	for {
+		old := p.state.Load()
+		next := old&^gone | left
+		closed = next&stateClosed != 0
+		if !p.state.CompareAndSwap(old, next) {
+			continue
+		}
+		if closed && next&(stateReceiving|stateSending) == 0 {
+			p.release.Do(p.closeSockets)
+			if next&stateLent == 0 {
+				p.unmap.Do(p.unmapAll)
+			}
+		}
+		return closed
+	}
+}
+
+func (p *XDP) closeSockets() {
+	p.statsMu.Lock()
+	p.final, p.closed = p.counters(), true
+	for _, q := range p.queues {
+		q.close()
+	}
+	p.statsMu.Unlock()
+	_ = unix.Close(p.news)
+	_ = p.xsks.Close()
+	_ = p.prog.Close()
+	close(p.released)
+}
+
+func (p *XDP) unmapAll() {
+	for _, q := range p.queues {
+		q.unmap()
+	}
+}

@@ -1,0 +1,266 @@
+package pktio
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// OpenXDP opens a port on c.Interface. It needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF, in the first user namespace,
+// and may lock as much memory as c asks for, which CAP_IPC_LOCK allows without limit. Some cards lose their carrier for
+// a second or two when a native program comes or goes.
+//
+// Errors match os.ErrPermission without those rights, syscall.ENOBUFS where the limit of locked memory is too low,
+// syscall.ENODEV if there is no such interface, syscall.ENETDOWN if it is down, and syscall.EBUSY or syscall.EEXIST if
+// another XDP program or AF_XDP socket is there.
+func OpenXDP(c XDPConfig) (*XDP, error) {
+	if err := c.setDefaults(); err != nil {
+		return nil, err
+	}
+	p := &XDP{dev: iface{grace: c.DownGrace}, news: -1, released: make(chan struct{})}
+	if err := p.setup(&c); err != nil {
+		p.undo()
+		return nil, err
+	}
+	return p, nil
+}
+
+func (c *XDPConfig) setDefaults() error {
+	if c.Interface == "" {
+		return fmt.Errorf("pktio: no interface named: set XDPConfig.Interface: %w", unix.EINVAL)
+	}
+	var addrs []netip.Addr // the caller keeps his
+	for _, a := range c.Addrs {
+		a = a.Unmap().WithZone("")
+		if !a.IsValid() || a.IsUnspecified() || a.IsMulticast() {
+			return fmt.Errorf("pktio: %v is no address that a host can have: correct XDPConfig.Addrs: %w", a, unix.EINVAL)
+		}
+		if !slices.Contains(addrs, a) {
+			addrs = append(addrs, a)
+		}
+	}
+	c.Addrs = addrs
+	if c.TxFrames == 0 {
+		c.TxFrames = defaultXDPTxFrames
+	}
+	if c.DownGrace == 0 {
+		c.DownGrace = defaultDownGrace
+	}
+	switch {
+	case len(addrs) == 0:
+		return fmt.Errorf("pktio: an AF_XDP port receives frames to addresses it is told, and it was told none: set XDPConfig.Addrs: %w", unix.EINVAL)
+	case len(addrs) > maxXDPAddrs:
+		return fmt.Errorf("pktio: an AF_XDP port has %d addresses at most, not %d: use fewer, or the packet backend: %w", maxXDPAddrs, len(addrs), unix.EINVAL)
+	case c.Mode > XDPGeneric:
+		return fmt.Errorf("pktio: there is no %v: take XDPAuto, XDPNative or XDPGeneric: %w", c.Mode, unix.EINVAL)
+	case c.RxFrames < 0 || c.RxFrames > maxXDPFrames || c.TxFrames < 0 || c.TxFrames > maxXDPFrames:
+		return fmt.Errorf("pktio: a queue has at most %d buffers each way, not %d and %d: %w", maxXDPFrames, c.RxFrames, c.TxFrames, unix.EINVAL)
+	}
+	return nil
+}
+
+// sizes returns how many buffers queue id of n has.
+func (c *XDPConfig) sizes(id, n int) (s xdpSizes) {
+	s.rx = c.RxFrames
+	if s.rx == 0 {
+		s.rx = min(defaultXDPRxFrames, max(defaultXDPRxAll/n, defaultXDPRxAtLeast))
+	}
+	s.rx = powerOfTwo(s.rx)
+	if id == 0 {
+		s.tx = powerOfTwo(c.TxFrames)
+	}
+	return s
+}
+
+// powerOfTwo rounds n up to a power of two, no less than minXDPFrames.
+func powerOfTwo(n int) int {
+	p := minXDPFrames
+	for p < n {
+		p *= 2
+	}
+	return p
+}
+
+func (p *XDP) setup(c *XDPConfig) (err error) {
+	if p.news, err = openNews(); err != nil { // before the first look, so that no change is missed
+		return err
+	}
+	if err := p.findLink(c.Interface); err != nil {
+		return err
+	}
+	d := lookXDPDevice(p.news, &p.dev)
+	p.rx.trusted = d.virtual()
+	mode, err := p.attachProgram(c, d)
+	if err != nil {
+		return err
+	}
+	if err := p.openQueues(c, d, mode); err != nil {
+		return err
+	}
+	// The kernel finishes checksums in copy mode, and leaves them to a device that can; there, the stack above saves
+	// the work. Of a device that takes the buffers itself we do not know.
+	p.link.Checksum = p.queues[0].meta && !p.zero && d.checksum && !c.NoOffload
+	copies, plural := "copy", "s"
+	if p.zero {
+		copies = "zero-copy"
+	}
+	if len(p.queues) == 1 {
+		plural = ""
+	}
+	p.mode = fmt.Sprintf("%v, %s, %d queue%s", mode, copies, len(p.queues), plural)
+	return p.openPoller()
+}
+
+// findLink fills in p.link and p.dev.
+func (p *XDP) findLink(name string) error {
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return xdpError(name, "making a packet socket", err)
+	}
+	defer unix.Close(fd)
+	p.link, err = p.dev.find(fd, name)
+	return err
+}
+
+// attachProgram makes the program and puts it on the interface, and returns in which mode.
+func (p *XDP) attachProgram(c *XDPConfig, d xdpDevice) (XDPMode, error) {
+	var err error
+	p.xsks, err = ebpf.NewMap(&ebpf.MapSpec{Name: "softrdma_xsks", Type: ebpf.XSKMap, KeySize: 4, ValueSize: 4, MaxEntries: uint32(d.queues)})
+	if err != nil {
+		return 0, xdpError(c.Interface, "making the map of AF_XDP sockets", err)
+	}
+	spec := &ebpf.ProgramSpec{
+		Name: "softrdma_steer", Type: ebpf.XDP, License: "Apache-2.0",
+		Instructions: xdpProgram(c.Addrs, p.link.Addr, p.xsks.FD()),
+		Flags:        unix.BPF_F_XDP_HAS_FRAGS, // it looks at the first piece of a frame alone
+	}
+	p.prog, err = ebpf.NewProgram(spec)
+	if errors.Is(err, unix.EINVAL) { // Linux before 5.18
+		spec.Flags = 0
+		p.prog, err = ebpf.NewProgram(spec)
+	}
+	if err != nil {
+		return 0, xdpError(c.Interface, "loading the XDP program", err)
+	}
+	if c.Mode != XDPGeneric {
+		err := p.attachAs(link.XDPDriverMode)
+		if err == nil {
+			return XDPNative, nil
+		}
+		if c.Mode == XDPNative || !notNative(err) {
+			return 0, p.attachError(XDPNative, d, err)
+		}
+	}
+	if err := p.attachAs(link.XDPGenericMode); err != nil {
+		return 0, p.attachError(XDPGeneric, d, err)
+	}
+	return XDPGeneric, nil
+}
+
+func (p *XDP) attachAs(flags link.XDPAttachFlags) (err error) {
+	p.attach, err = link.AttachXDP(link.XDPOptions{Program: p.prog, Interface: p.dev.index, Flags: flags})
+	return err
+}
+
+// notNative tells whether an error comes from a driver that takes no program, or none as things are, so that generic
+// mode is worth a try: it is not where somebody else's program is in the way, or a right is missing.
+func notNative(err error) bool {
+	for _, e := range []error{unix.EBUSY, unix.EEXIST, unix.EPERM, unix.EACCES, unix.ENODEV} {
+		if errors.Is(err, e) {
+			return false
+		}
+	}
+	return true
+}
+
+func (p *XDP) attachError(mode XDPMode, d xdpDevice, err error) error {
+	name := p.dev.name
+	switch {
+	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EEXIST):
+		var errno unix.Errno
+		errors.As(err, &errno)
+		return fmt.Errorf("pktio: interface %s has an XDP program already: \"bpftool net\" shows it; end the program that it belongs to, take it off with \"ip link set %[1]s xdp off\", or use the packet backend: %w", name, errno)
+	case errors.Is(err, ebpf.ErrNotSupported):
+		return fmt.Errorf("pktio: this kernel has no links for XDP programs, which came with Linux 5.9: use the packet backend: %w", err)
+	case mode == XDPNative && notNative(err):
+		var errno unix.Errno
+		if errors.As(err, &errno) {
+			err = errno
+		}
+		return fmt.Errorf("pktio: the driver of interface %s (%s) takes no XDP program at an MTU of %d: set XDPConfig.Mode to XDPGeneric or XDPAuto, or lower the MTU: %w", name, d.driver, p.link.MTU, err)
+	}
+	return xdpError(name, "attaching the XDP program", err)
+}
+
+// openQueues makes a socket for each receive queue and binds it.
+func (p *XDP) openQueues(c *XDPConfig, d xdpDevice, mode XDPMode) error {
+	var flags uint16
+	if mode == XDPGeneric {
+		flags = unix.XDP_COPY // the driver must not take the buffers: the frames would miss the program
+	}
+	// Frames in several pieces: where one does not fit a buffer, and where a peer on the same host sends super-frames.
+	// Elsewhere not: it may be the price of zero-copy.
+	fits := p.link.MaxFrame <= xdpRxRoom
+	if !fits || d.virtual() {
+		flags |= unix.XDP_USE_SG
+	}
+	for id := range d.queues {
+		q, err := newXDPQueue(p.dev.name, c.sizes(id, d.queues))
+		if err != nil {
+			return err
+		}
+		p.queues = append(p.queues, q)
+		err = q.bind(p.dev.index, id, flags)
+		if flags&unix.XDP_USE_SG != 0 && id == 0 && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP)) {
+			if !fits {
+				return fmt.Errorf("pktio: interface %s has an MTU of %d, and AF_XDP takes frames longer than %d octets from Linux 6.6 on: lower the MTU with \"ip link set %[1]s mtu 1500\", or use the packet backend: %[4]w", p.dev.name, p.link.MTU, xdpRxRoom, err)
+			}
+			flags &^= unix.XDP_USE_SG
+			err = q.bind(p.dev.index, id, flags)
+		}
+		if errors.Is(err, unix.EINVAL) && id > 0 {
+			q.close()
+			q.unmap()
+			p.queues = p.queues[:id]
+			break // the device was made for more queues than it has
+		}
+		if errors.Is(err, unix.EBUSY) {
+			return fmt.Errorf("pktio: queue %d of interface %s has an AF_XDP socket already: end the program that it belongs to, or use the packet backend: %w", id, p.dev.name, err)
+		} else if err != nil {
+			return xdpError(p.dev.name, fmt.Sprintf("binding an AF_XDP socket to queue %d", id), err)
+		}
+		if err := p.xsks.Put(uint32(id), uint32(q.fd)); err != nil {
+			return xdpError(p.dev.name, fmt.Sprintf("giving queue %d to its AF_XDP socket", id), err)
+		}
+		p.zero = p.zero || q.zeroCopy()
+	}
+	return nil
+}
+
+// undo gives back what setup has got, however far it came.
+func (p *XDP) undo() {
+	if p.attach != nil {
+		_ = p.attach.Close()
+	}
+	if p.file != nil {
+		_ = p.file.Close()
+	}
+	for _, q := range p.queues {
+		q.close()
+	}
+	p.unmapAll()
+	if p.prog != nil {
+		_ = p.prog.Close()
+	}
+	if p.xsks != nil {
+		_ = p.xsks.Close()
+	}
+	if p.news >= 0 {
+		_ = unix.Close(p.news)
+	}
+}
