@@ -20,18 +20,23 @@ type Claim struct {
 }
 
 // NewClaim claims addr on the interface named iface, in the network namespace of the calling thread, until Close or
-// the end of the process. The error matches ErrInUse when another stack has it, and ErrKernelAddr when the kernel owns
-// it. Any goroutine.
+// the end of the process. A link-local address may have iface as its zone. The error matches ErrInUse when another
+// stack has it, and ErrKernelAddr when the kernel owns it. Any goroutine.
 func NewClaim(iface string, addr netip.Addr) (*Claim, error) {
 	addr = addr.Unmap()
-	if !addr.IsValid() || addr.IsUnspecified() || addr.IsMulticast() || addr.IsLoopback() {
+	zone := addr.Zone()
+	addr = addr.WithZone("")
+	if !isHost(addr) {
 		return nil, fmt.Errorf("netstack: %s is no address a host can have on a link", addr)
+	}
+	if zone != "" && zone != iface {
+		return nil, fmt.Errorf("netstack: %s is on interface %s, and claimed on %s: leave the zone out", addr, zone, iface)
 	}
 	ifi, err := net.InterfaceByName(iface)
 	if err != nil {
 		return nil, fmt.Errorf("netstack: interface %s: %w", iface, err)
 	}
-	if err := kernelOwns(addr); err != nil {
+	if err := kernelOwns(ifi, addr); err != nil {
 		return nil, err
 	}
 	var ns unix.Stat_t
@@ -40,7 +45,7 @@ func NewClaim(iface string, addr netip.Addr) (*Claim, error) {
 	}
 	// A socket in the abstract namespace is gone with its process, whatever ends it. That namespace is one a network
 	// namespace as it is; its number in the name is for people who look at /proc/net/unix.
-	name := fmt.Sprintf("\x00softrdma/%d/%d/%s", ns.Ino, ifi.Index, addr.WithZone(""))
+	name := fmt.Sprintf("\x00softrdma/%d/%d/%s", ns.Ino, ifi.Index, addr)
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("netstack: socket", err)
@@ -62,12 +67,15 @@ func (c *Claim) Close() error {
 	return err
 }
 
-// kernelOwns returns an error if an interface of this network namespace has addr. Which one does not matter: the
-// kernel answers for all its addresses on every interface.
-func kernelOwns(addr netip.Addr) error {
+// kernelOwns returns an error if an interface of this network namespace has addr. Which one does not matter, as the
+// kernel answers for its addresses on every interface; a link-local address though is another one on each.
+func kernelOwns(on *net.Interface, addr netip.Addr) error {
 	ifs, err := net.Interfaces()
 	if err != nil {
 		return fmt.Errorf("netstack: interfaces: %w", err)
+	}
+	if isLinkLocal(addr) {
+		ifs = []net.Interface{*on}
 	}
 	for _, ifi := range ifs {
 		addrs, err := ifi.Addrs()

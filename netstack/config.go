@@ -46,13 +46,17 @@ const (
 
 // Config describes a Stack over a port. The zero value of every field but Addrs is a default.
 type Config struct {
-	// Addrs are our addresses, each with the network that is reached without a gateway. At least one; IPv4.
+	// Addrs are our addresses, IPv4 and IPv6, each with the network that is reached without a gateway. At least one,
+	// and no others: no address is made up, and none taken from a router's advertisement. Who wants to reach
+	// link-local addresses needs one.
 	Addrs []netip.Prefix
 
-	// Gateway is where packets for other networks go. Without one those networks are unreachable (ENETUNREACH).
-	Gateway netip.Addr
+	// Gateways are where packets for other networks go, at most one of each family. They are in one of our networks
+	// or, for IPv6, link-local. Without one, other networks of that family are unreachable (ENETUNREACH).
+	Gateways []netip.Addr
 
-	// MTU is the octets an IP packet may have. 0: the port's, which is also the most.
+	// MTU is the octets an IP packet may have: 68 at least, 1280 with an IPv6 address. 0: the port's, which is also
+	// the most.
 	MTU int
 
 	// SendBuffer and RecvBuffer are the octets a connection may hold in each direction, MinBuffer to MaxBuffer.
@@ -68,6 +72,15 @@ type Config struct {
 
 	// MinRTO is the least the retransmission timer waits. 0: DefaultMinRTO.
 	MinRTO time.Duration
+
+	// Keepalive says how long a peer that is silent is trusted.
+	Keepalive Keepalive
+
+	// AddressProbe is how long New asks the link whether another host has one of Addrs, before it uses them (RFC
+	// 5227, RFC 4862). If one has, New fails with an error that matches ErrConflict; if not, the addresses are
+	// announced, for neighbours to forget a host that had them before. 0: no question and no announcement, for
+	// links on which nobody else can be. See Stack.Conflict for what happens later.
+	AddressProbe time.Duration
 
 	// Recovery chooses how losses are found.
 	Recovery Recovery
@@ -86,6 +99,10 @@ type KernelConfig struct {
 	// SpinFor and ConnectTimeout are as in Config.
 	SpinFor        time.Duration
 	ConnectTimeout time.Duration
+
+	// Keepalive says how long a peer that is silent, or takes nothing of what waits for it, is trusted. Linux counts
+	// whole seconds, two at least in all; elsewhere octets that wait for their acknowledgement are the system's affair.
+	Keepalive Keepalive
 }
 
 // withDefaults returns the Config that is used, or what is wrong with it.
@@ -99,10 +116,9 @@ func (c Config) withDefaults() (Config, error) {
 		}
 	}
 	c.Addrs = append([]netip.Prefix(nil), c.Addrs...)
-	if c.Gateway.IsValid() {
-		if onLink := c.onLink(c.Gateway); !onLink {
-			return c, fmt.Errorf("netstack: gateway %s is in none of the networks %v", c.Gateway, c.Addrs)
-		}
+	c.Gateways = append([]netip.Addr(nil), c.Gateways...)
+	if err := c.checkGateways(); err != nil {
+		return c, err
 	}
 	for _, b := range []struct {
 		name string
@@ -125,29 +141,12 @@ func (c Config) withDefaults() (Config, error) {
 	if c.MinRTO <= 0 {
 		c.MinRTO = DefaultMinRTO
 	}
-	return c, nil
-}
-
-func checkAddr(p netip.Prefix) error {
-	switch a := p.Addr(); {
-	case !p.IsValid():
-		return errors.New("netstack: an address in Config.Addrs is not valid: give address and network, as in 10.77.0.1/24")
-	case !a.Is4():
-		return fmt.Errorf("netstack: %s: only IPv4 addresses are possible so far: %w", p, errors.ErrUnsupported)
-	case a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		return fmt.Errorf("netstack: %s is no address a host can have on a link", p)
+	if c.AddressProbe < 0 {
+		return c, fmt.Errorf("netstack: AddressProbe of %v: it cannot be below 0", c.AddressProbe)
 	}
-	return nil
-}
-
-// onLink reports whether a is reached without a gateway.
-func (c *Config) onLink(a netip.Addr) bool {
-	for _, p := range c.Addrs {
-		if p.Contains(a) {
-			return true
-		}
-	}
-	return false
+	var err error
+	c.Keepalive, err = c.Keepalive.withDefaults()
+	return c, err
 }
 
 func (c KernelConfig) withDefaults() (KernelConfig, error) {
@@ -161,7 +160,9 @@ func (c KernelConfig) withDefaults() (KernelConfig, error) {
 	if c.ConnectTimeout <= 0 {
 		c.ConnectTimeout = DefaultConnectTimeout
 	}
-	return c, nil
+	var err error
+	c.Keepalive, err = c.Keepalive.withDefaults()
+	return c, err
 }
 
 func spinFor(d time.Duration) time.Duration {

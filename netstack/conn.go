@@ -171,7 +171,10 @@ func (c *Conn) happened() bool {
 func (c *Conn) gone() {
 	c.st.ready.drop(Event{Conn: c})
 	c.st.mu.Lock()
-	delete(c.st.conns, c)
+	if _, ok := c.st.conns[c]; ok {
+		delete(c.st.conns, c)
+		c.st.peers.drop(c.remote)
+	}
 	c.st.mu.Unlock()
 }
 

@@ -37,7 +37,7 @@ func TestDialFrom(t *testing.T) {
 		p.until("connect", func() bool { ok, err := c.Connected(); require.NoError(t, err); return ok })
 		require.Equal(t, p.addrA, c.LocalAddr().Addr())
 
-		_, err = p.a.Dial(netip.MustParseAddr("192.0.2.1"), l.Addr())
+		_, err = p.a.Dial(p.fam.far, l.Addr())
 		require.ErrorIs(t, err, syscall.EADDRNOTAVAIL)
 		_, err = p.a.Dial(netip.Addr{}, netip.AddrPort{})
 		require.Error(t, err)
@@ -51,7 +51,7 @@ func TestListenPorts(t *testing.T) {
 		require.NoError(t, err)
 		_, err = p.b.Listen(l.Addr(), 1)
 		require.ErrorIs(t, err, syscall.EADDRINUSE)
-		_, err = p.b.Listen(netip.MustParseAddrPort("192.0.2.1:4000"), 1)
+		_, err = p.b.Listen(netip.AddrPortFrom(p.fam.far, 4000), 1)
 		require.ErrorIs(t, err, syscall.EADDRNOTAVAIL)
 
 		require.NoError(t, l.Close())
@@ -62,7 +62,7 @@ func TestListenPorts(t *testing.T) {
 		require.NoError(t, err, "the port is free again")
 
 		// Of all addresses.
-		all, err := p.b.Listen(netip.AddrPortFrom(netip.IPv4Unspecified(), 0), 1)
+		all, err := p.b.Listen(netip.AddrPortFrom(p.fam.any, 0), 1)
 		require.NoError(t, err)
 		ca, _ := p.connectTo(all)
 		require.NotNil(t, ca)
@@ -90,7 +90,11 @@ func TestRefused(t *testing.T) {
 }
 
 func TestBeforeConnected(t *testing.T) {
-	p := newUserPair(t, pipe1500, Config{})
+	bothFamilies(t, testBeforeConnected)
+}
+
+func testBeforeConnected(t *testing.T, fam family) {
+	p := newUserPairOf(t, fam, pipe1500, Config{})
 	p.portA.Cut(true)
 	c, err := p.a.Dial(netip.Addr{}, netip.AddrPortFrom(p.addrB, 1))
 	require.NoError(t, err)
@@ -412,7 +416,8 @@ func TestBackpressure(t *testing.T) {
 			}
 		}
 		// The reader stands still: at some point there is no more room, for good.
-		for still := time.Now(); time.Since(still) < 100*time.Millisecond; {
+		late := time.Now().Add(30 * time.Second)
+		for still := time.Now(); time.Since(still) < 100*time.Millisecond || ca.Room() > 0 && time.Now().Before(late); {
 			at := sent
 			fill()
 			p.a.poll(0)

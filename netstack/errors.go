@@ -39,8 +39,14 @@ func listenError(local netip.AddrPort, err error) error {
 
 // streamError says what ended an established connection.
 func streamError(remote netip.AddrPort, err error) error {
+	if fellSilent(err) {
+		return &silentPeer{remote, err}
+	}
 	return fmt.Errorf("netstack: connection to %s: %w", remote, err)
 }
+
+// errNoPort says why a connection could not even start. It matches EADDRNOTAVAIL.
+var errNoPort = fmt.Errorf("all local ports are in use towards it, or were a moment ago: close connections that are not needed, keep them for longer instead of dialing anew, or dial from a further address: %w", syscall.EADDRNOTAVAIL)
 
 // errNotConnected is returned for octets written before the connection is there.
 const errNotConnected = syscall.ENOTCONN

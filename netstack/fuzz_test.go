@@ -15,8 +15,13 @@ import (
 
 // FuzzDeliver lets arbitrary frames arrive at a stack with a listener and a connection. Whatever they are, nothing
 // breaks and the connection carries on, unless the frame was one that TCP has to take for the peer's.
-func FuzzDeliver(f *testing.F) {
-	p, rec := newFuzzPair(f)
+func FuzzDeliver(f *testing.F) { fuzzDeliver(f, inet4) }
+
+// FuzzDeliverIPv6 is the same with IPv6.
+func FuzzDeliverIPv6(f *testing.F) { fuzzDeliver(f, inet6) }
+
+func fuzzDeliver(f *testing.F, fam family) {
+	p, rec := newFuzzPair(f, fam)
 	l, err := p.b.Listen(netip.AddrPortFrom(p.addrB, 7), 16)
 	require.NoError(f, err)
 	ca, cb := p.connectTo(l)
@@ -34,25 +39,32 @@ func FuzzDeliver(f *testing.F) {
 			f.Add(frame.Data[0], uint8(i), uint8(3), uint32(0))
 		}
 	}
+	mac := p.b.user.link.info.Addr
 	ping := []byte{8, 0, 0xf7, 0xff, 0, 0, 0, 0}
-	f.Add(joined(ethernet(p.b.user.link.info.Addr, wireMAC, 0x0800), ipPacket(addrA, addrB, 1, len(ping)), ping), uint8(0), uint8(0), uint32(0))
-	f.Add(joined(ethernet(p.b.user.link.info.Addr, wireMAC, 0x0806), make([]byte, 28)), uint8(0), uint8(0), uint32(0))
+	f.Add(joined(ethernet(mac, wireMAC, 0x0800), ipPacket(addrA, addrB, 1, len(ping)), ping), uint8(0), uint8(0), uint32(0))
+	f.Add(joined(ethernet(mac, wireMAC, 0x0806), make([]byte, 28)), uint8(0), uint8(0), uint32(0))
+	for _, frame := range seeds6(mac) {
+		f.Add(frame, uint8(0), uint8(0), uint32(0))
+	}
 	f.Add([]byte{}, uint8(0), uint8(0), uint32(0))
 	var last uint32 // a sequence number the peer used
 	for _, frame := range rec.frames() {
-		if d := frame.Data[0]; len(d) >= 54 && d[23] == 6 {
-			last = header.TCP(d[34:]).SequenceNumber()
+		if tcp := segmentOf(frame.Data[0]); tcp != nil {
+			last = tcp.SequenceNumber()
 		}
 	}
 
 	f.Fuzz(func(t *testing.T, frame []byte, flags, pieces uint8, seq uint32) {
 		frame = append([]byte(nil), frame...)
-		if flags&1 != 0 && len(frame) >= 54 {
+		if flags&1 != 0 && len(frame) >= ethernetHeader+fam.headers() {
 			aim(frame, p, ca, last+seq%70_000)
 		}
 		fr := pktio.Frame{Offload: pktio.Offload{CsumValid: flags&2 != 0, NeedsCsum: flags&4 != 0}}
 		if flags&8 != 0 {
 			fr.GSO, fr.GSOSize = pktio.GSOTCPv4, 1
+			if fam == inet6 {
+				fr.GSO = pktio.GSOTCPv6
+			}
 		}
 		size := max(len(frame)/(int(pieces)+1), 1)
 		for rest := frame; len(rest) > 0; {
@@ -62,10 +74,9 @@ func FuzzDeliver(f *testing.F) {
 		}
 		link := p.b.user.link
 		link.rx.mu.Lock()
+		link.rx.join = true
 		link.deliver(&fr)
-		if link.rx.gro != nil {
-			link.rx.gro.Flush()
-		}
+		link.rx.gro.Flush()
 		link.rx.mu.Unlock()
 		p.b.poll(0)
 		for c, ok := l.Accept(); ok; c, ok = l.Accept() {
@@ -80,26 +91,74 @@ func FuzzDeliver(f *testing.F) {
 // aim makes frame look like one of the peer's, so that it gets past the first checks.
 func aim(frame []byte, p *pair, ca *Conn, seq uint32) {
 	copy(frame, p.b.user.link.info.Addr[:])
-	frame[12], frame[13], frame[14], frame[23] = 8, 0, 0x45, 6
-	frame[20], frame[21] = 0, 0
-	binary.BigEndian.PutUint16(frame[16:], uint16(len(frame)-14))
-	copy(frame[26:], p.addrA.AsSlice())
-	copy(frame[30:], p.addrB.AsSlice())
-	ip := header.IPv4(frame[14:])
-	ip.SetChecksum(0)
-	ip.SetChecksum(^ip.CalculateChecksum())
-	tcp := header.TCP(frame[34:])
+	ip := frame[14:]
+	at := 40
+	if p.fam == inet6 {
+		frame[12], frame[13], ip[0], ip[6] = 0x86, 0xdd, 0x60, 6
+		binary.BigEndian.PutUint16(ip[4:], uint16(len(ip)-at))
+		copy(ip[8:], p.addrA.AsSlice())
+		copy(ip[24:], p.addrB.AsSlice())
+	} else {
+		at = 20
+		frame[12], frame[13], ip[0], ip[9] = 8, 0, 0x45, 6
+		ip[6], ip[7] = 0, 0
+		binary.BigEndian.PutUint16(ip[2:], uint16(len(ip)))
+		copy(ip[12:], p.addrA.AsSlice())
+		copy(ip[16:], p.addrB.AsSlice())
+		ip := header.IPv4(ip)
+		ip.SetChecksum(0)
+		ip.SetChecksum(^ip.CalculateChecksum())
+	}
+	tcp := header.TCP(ip[at:])
 	tcp.SetSourcePort(ca.LocalAddr().Port())
 	tcp.SetDestinationPort(7)
 	tcp.SetSequenceNumber(seq)
 }
 
+// seeds6 are frames of IPv6 that are no plain TCP.
+func seeds6(mac [6]byte) [][]byte {
+	eth := ethernet(mac, wireMAC, 0x86dd)
+	all := ethernet([6]byte{0x33, 0x33, 0, 0, 0, 1}, wireMAC, 0x86dd)
+	var frames [][]byte
+	icmp := func(eth []byte, to netip.Addr, msg ...byte) {
+		ip := header.IPv6(ipPacket(inet6.a, to, 58, len(msg)))
+		ip.SetHopLimit(255)
+		sumICMPv6(ip, msg)
+		frames = append(frames, joined(eth, ip, msg))
+	}
+	b := inet6.b.AsSlice()
+	icmp(eth, inet6.b, 128, 0, 0, 0, 0, 1, 0, 1)                                                              // echo
+	icmp(eth, inet6.b, append(append([]byte{135, 0, 0, 0, 0, 0, 0, 0}, b...), 1, 1, 2, 0, 0, 0, 0, 10)...)    // solicitation
+	icmp(eth, inet6.b, append(append([]byte{136, 0, 0, 0, 0x60, 0, 0, 0}, b...), 2, 1, 2, 0, 0, 0, 0, 10)...) // advertisement
+	icmp(all, netip.IPv6LinkLocalAllNodes(), 134, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0)               // of a router
+	icmp(all, netip.IPv6LinkLocalAllNodes(), make([]byte, 24)...)
+	quoted := joined(ipPacket(inet6.b, inet6.a, 6, 20), make([]byte, 20))
+	icmp(eth, inet6.b, append([]byte{2, 0, 0, 0, 0, 0, 5, 0}, quoted...)...) // too big
+	icmp(eth, inet6.b, append([]byte{1, 3, 0, 0, 0, 0, 0, 0}, quoted...)...) // unreachable
+	seg := tcpSegmentOf(inet6.a, inet6.b, header.TCPFields{SrcPort: 1, DstPort: 7, Flags: header.TCPFlagSyn}, nil)
+	for _, ext := range [][]byte{
+		{6, 0, 5, 2, 0, 0, 1, 0},    // hop by hop: router alert
+		{6, 0, 1, 4, 0, 0, 0, 0},    // padding
+		{6, 0, 0, 0, 0, 0, 0, 1},    // fragment, the only one
+		{6, 0, 0, 1, 0, 0, 0, 1},    // fragment, the first
+		{6, 0, 0, 8, 0, 0, 0, 1},    // fragment, the last
+		{6, 2, 0, 1, 0, 0, 0, 0},    // longer than it is
+		{0, 0, 1, 4, 0, 0, 0, 0},    // and again
+		{6, 0, 0xc2, 4, 0, 1, 0, 0}, // jumbogram
+	} {
+		for _, next := range []byte{0, 43, 44, 60, 51, 135} {
+			frames = append(frames, joined(eth, ipPacket(inet6.a, inet6.b, next, len(ext)+len(seg)), ext, seg))
+		}
+	}
+	return frames
+}
+
 // newFuzzPair is a pair whose a side is recorded.
-func newFuzzPair(t testing.TB) (*pair, *recorder) {
+func newFuzzPair(t testing.TB, fam family) (*pair, *recorder) {
 	pa, pb, err := pktio.NewPipe(pktio.PipeConfig{})
 	require.NoError(t, err)
 	rec := &recorder{Port: pa}
-	return newPortPair(t, rec, pb, Config{}), rec
+	return newPortPairOf(t, fam, rec, pb, Config{}), rec
 }
 
 // FuzzOutbox passes writes of arbitrary sizes through an outbox over a TCP that takes arbitrary parts of them. All

@@ -3,6 +3,7 @@ package netstack
 import (
 	"bytes"
 	"fmt"
+	"net"
 	"net/netip"
 	"runtime"
 	"testing"
@@ -22,10 +23,43 @@ var (
 	addrB = netip.MustParseAddr("10.77.0.2")
 )
 
+// family is the addresses of a pair, all IPv4 or all IPv6.
+type family struct {
+	name    string     // behind the name of a carrier
+	a, b    netip.Addr // of the two ends
+	bits    int        // of their network
+	gateway netip.Addr // an address on the link
+	far     netip.Addr // an address on no link
+	any     netip.Addr // the unspecified one
+	lo      netip.Addr // the host's own
+}
+
+var (
+	inet4 = family{"", addrA, addrB, 24, netip.MustParseAddr("10.77.0.254"), netip.MustParseAddr("192.0.2.1"),
+		netip.IPv4Unspecified(), netip.MustParseAddr("127.0.0.1")}
+	inet6 = family{"6", netip.MustParseAddr("fd77::1"), netip.MustParseAddr("fd77::2"), 64, netip.MustParseAddr("fd77::fe"),
+		netip.MustParseAddr("2001:db8::1"), netip.IPv6Unspecified(), netip.IPv6Loopback()}
+)
+
+// headers is the octets of the headers of IP and TCP without options.
+func (f family) headers() int {
+	if f.a.Is4() {
+		return 40
+	}
+	return 60
+}
+
+// bothFamilies runs f on each.
+func bothFamilies(t *testing.T, f func(t *testing.T, fam family)) {
+	t.Run("IPv4", func(t *testing.T) { f(t, inet4) })
+	t.Run("IPv6", func(t *testing.T) { f(t, inet6) })
+}
+
 // pair is two stacks that reach each other.
 type pair struct {
 	t          testing.TB
 	a, b       *host
+	fam        family
 	addrA      netip.Addr // of a
 	addrB      netip.Addr
 	portA      *pktio.Faulty // nil on the kernel
@@ -125,18 +159,22 @@ type carrier struct {
 	make func(t testing.TB, c Config) *pair
 }
 
-func userCarrier(name string, pipe pktio.PipeConfig) carrier {
-	return carrier{"user/" + name, func(t testing.TB, c Config) *pair { return newUserPair(t, pipe, c) }}
+func userCarrier(fam family, name string, pipe pktio.PipeConfig) carrier {
+	return carrier{"user" + fam.name + "/" + name, func(t testing.TB, c Config) *pair { return newUserPairOf(t, fam, pipe, c) }}
 }
 
 func newUserPair(t testing.TB, pipe pktio.PipeConfig, c Config) *pair {
+	return newUserPairOf(t, inet4, pipe, c)
+}
+
+func newUserPairOf(t testing.TB, fam family, pipe pktio.PipeConfig, c Config) *pair {
 	pipe.Depth = 1024 // that what is lost was lost by a Fault, also on a machine that is busy
 	pa, pb, err := pktio.NewPipe(pipe)
 	require.NoError(t, err)
 	leakcheck.Pool(t, pa.Pool())
 	leakcheck.Pool(t, pb.Pool())
 	portA, portB := pktio.NewFaulty(pa, pktio.Faults{}), pktio.NewFaulty(pb, pktio.Faults{})
-	p := newPortPair(t, portA, portB, c)
+	p := newPortPairOf(t, fam, portA, portB, c)
 	p.portA, p.portB = portA, portB
 	buffer := max(c.SendBuffer, 0) + max(c.RecvBuffer, 0)
 	if buffer == 0 {
@@ -146,13 +184,13 @@ func newUserPair(t testing.TB, pipe pktio.PipeConfig, c Config) *pair {
 	return p
 }
 
-// newPortPair is a user-space pair on any two ports that make a link.
-func newPortPair(t testing.TB, portA, portB pktio.Port, c Config) *pair {
-	p := &pair{t: t, addrA: addrA, addrB: addrB}
-	c.Addrs = []netip.Prefix{netip.PrefixFrom(addrA, 24)}
+// newPortPairOf is a user-space pair on any two ports that make a link.
+func newPortPairOf(t testing.TB, fam family, portA, portB pktio.Port, c Config) *pair {
+	p := &pair{t: t, fam: fam, addrA: fam.a, addrB: fam.b}
+	c.Addrs = []netip.Prefix{netip.PrefixFrom(fam.a, fam.bits)}
 	sa, err := New(portA, c)
 	require.NoError(t, err)
-	c.Addrs = []netip.Prefix{netip.PrefixFrom(addrB, 24)}
+	c.Addrs = []netip.Prefix{netip.PrefixFrom(fam.b, fam.bits)}
 	sb, err := New(portB, c)
 	require.NoError(t, err)
 	p.a, p.b = newHost(t, sa), newHost(t, sb)
@@ -161,13 +199,21 @@ func newPortPair(t testing.TB, portA, portB pktio.Port, c Config) *pair {
 }
 
 func kernelConfig(c Config) KernelConfig {
-	return KernelConfig{SendBuffer: c.SendBuffer, RecvBuffer: c.RecvBuffer, SpinFor: c.SpinFor, ConnectTimeout: c.ConnectTimeout}
+	return KernelConfig{SendBuffer: c.SendBuffer, RecvBuffer: c.RecvBuffer, SpinFor: c.SpinFor, ConnectTimeout: c.ConnectTimeout, Keepalive: c.Keepalive}
 }
 
-func newKernelPair(t testing.TB, c Config) *pair {
+func kernelCarrier(fam family) carrier {
+	return carrier{"kernel" + fam.name, func(t testing.TB, c Config) *pair { return newKernelPair(t, fam, c) }}
+}
+
+func newKernelPair(t testing.TB, fam family, c Config) *pair {
+	if l, err := net.Listen("tcp", netip.AddrPortFrom(fam.lo, 0).String()); err != nil {
+		t.Skip("LEFT OUT: this host does not have "+fam.lo.String()+":", err)
+	} else {
+		_ = l.Close()
+	}
 	kc := kernelConfig(c)
-	lo := netip.MustParseAddr("127.0.0.1")
-	p := &pair{t: t, addrA: lo, addrB: lo, windowMost: 64 << 20}
+	p := &pair{t: t, fam: fam, addrA: fam.lo, addrB: fam.lo, windowMost: 64 << 20}
 	sa, err := NewKernel(kc)
 	require.NoError(t, err)
 	sb, err := NewKernel(kc)
@@ -184,12 +230,16 @@ func (p *pair) close() {
 
 // carriers are all there is to run a behaviour on.
 func carriers() []carrier {
-	return append([]carrier{
-		userCarrier("1500", pktio.PipeConfig{}),
-		userCarrier("9000-checksum", pktio.PipeConfig{MTU: 9000, Checksum: true}),
-		userCarrier("GSO", pktio.PipeConfig{GSO: true}),
-		{"kernel", newKernelPair},
-	}, vethCarriers()...)
+	var all []carrier
+	for _, fam := range []family{inet4, inet6} {
+		all = append(all,
+			userCarrier(fam, "1500", pktio.PipeConfig{}),
+			userCarrier(fam, "9000-checksum", pktio.PipeConfig{MTU: 9000, Checksum: true}),
+			userCarrier(fam, "GSO", pktio.PipeConfig{GSO: true}),
+			kernelCarrier(fam))
+		all = append(all, vethCarriers(fam)...)
+	}
+	return all
 }
 
 // onAll runs f on every carrier.

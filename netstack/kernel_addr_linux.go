@@ -22,7 +22,11 @@ func fromSockaddr(sa unix.Sockaddr) netip.AddrPort {
 	case *unix.SockaddrInet4:
 		return netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port))
 	case *unix.SockaddrInet6:
-		return netip.AddrPortFrom(netip.AddrFrom16(sa.Addr).Unmap(), uint16(sa.Port))
+		a := netip.AddrFrom16(sa.Addr).Unmap()
+		if isLinkLocal(a) {
+			a = a.WithZone(zoneName(sa.ZoneId))
+		}
+		return netip.AddrPortFrom(a, uint16(sa.Port))
 	}
 	return netip.AddrPort{}
 }
@@ -32,11 +36,16 @@ func zoneID(zone string) uint32 {
 	if zone == "" {
 		return 0
 	}
-	if n, err := strconv.ParseUint(zone, 10, 32); err == nil {
-		return uint32(n)
-	}
 	if ifi, err := net.InterfaceByName(zone); err == nil {
 		return uint32(ifi.Index)
 	}
 	return 0
+}
+
+// zoneName is the other way round.
+func zoneName(index uint32) string {
+	if ifi, err := net.InterfaceByIndex(int(index)); err == nil {
+		return ifi.Name
+	}
+	return strconv.FormatUint(uint64(index), 10)
 }

@@ -87,6 +87,7 @@ func (kc *kernelConn) connected() (bool, error) {
 		kc.c.local = fromSockaddr(name)
 	}
 	kc.k.opened.Add(1)
+	kc.k.conf.Keepalive.set(kc.fd)
 	kc.up = true
 	kc.c.out.open()
 	return true, nil

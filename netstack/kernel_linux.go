@@ -3,6 +3,8 @@
 package netstack
 
 import (
+	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"sync"
@@ -177,7 +179,9 @@ func (k *kernelStack) socket(a netip.Addr) (int, error) {
 		family = unix.AF_INET6
 	}
 	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
-	if err != nil {
+	if err == unix.EAFNOSUPPORT {
+		return -1, fmt.Errorf("%s is off on this host: %w", familyOf(a), err)
+	} else if err != nil {
 		return -1, err
 	}
 	k.tune(fd)
@@ -196,7 +200,11 @@ func (k *kernelStack) tune(fd int) {
 }
 
 func (k *kernelStack) dial(c *Conn, local netip.Addr) error {
-	remote := c.remote.Addr()
+	local, remote, err := endpoints(local, c.remote.Addr())
+	if err != nil {
+		return err
+	}
+	c.remote = netip.AddrPortFrom(remote, c.remote.Port())
 	fd, err := k.socket(remote)
 	if err != nil {
 		return err
@@ -204,7 +212,7 @@ func (k *kernelStack) dial(c *Conn, local netip.Addr) error {
 	if local.IsValid() {
 		// The port is chosen by connect: the same one may serve several peers.
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)
-		if err := unix.Bind(fd, toSockaddr(netip.AddrPortFrom(local.Unmap(), 0))); err != nil {
+		if err := unix.Bind(fd, toSockaddr(netip.AddrPortFrom(local, 0))); err != nil {
 			_ = unix.Close(fd)
 			return err
 		}
@@ -218,6 +226,10 @@ func (k *kernelStack) dial(c *Conn, local netip.Addr) error {
 		// The answer came that fast. It is told as if it had not.
 		kc.early = err
 		kc.fresh.Store(true)
+	case unix.EADDRNOTAVAIL:
+		// The address was bound, if there was one: it is the port that connect does not find.
+		_ = unix.Close(fd)
+		return fmt.Errorf("%w (or widen net.ipv4.ip_local_port_range)", errNoPort)
 	default:
 		_ = unix.Close(fd)
 		return err
@@ -231,11 +243,23 @@ func (k *kernelStack) dial(c *Conn, local netip.Addr) error {
 }
 
 func (k *kernelStack) listen(l *Listener, backlog int) error {
-	at := l.addr
-	if !at.Addr().IsValid() {
-		at = netip.AddrPortFrom(netip.IPv4Unspecified(), at.Port())
+	local, port := l.addr.Addr().Unmap(), l.addr.Port()
+	if !both(local) {
+		at, err := zoned(local)
+		if err != nil {
+			return err
+		}
+		return k.listenAt(l, netip.AddrPortFrom(at, port), true, backlog)
 	}
-	at = netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
+	err := k.listenAt(l, netip.AddrPortFrom(netip.IPv6Unspecified(), port), false, backlog)
+	if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EADDRNOTAVAIL) {
+		return k.listenAt(l, netip.AddrPortFrom(netip.IPv4Unspecified(), port), true, backlog)
+	}
+	return err
+}
+
+// listenAt listens on one socket. only keeps IPv4 peers out of an IPv6 one.
+func (k *kernelStack) listenAt(l *Listener, at netip.AddrPort, only bool, backlog int) error {
 	fd, err := k.socket(at.Addr())
 	if err != nil {
 		return err
@@ -246,6 +270,15 @@ func (k *kernelStack) listen(l *Listener, backlog int) error {
 	}
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
 		return fail(err)
+	}
+	if at.Addr().Is6() {
+		v6only := 0
+		if only {
+			v6only = 1
+		}
+		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, v6only); err != nil {
+			return fail(err)
+		}
 	}
 	if err := unix.Bind(fd, toSockaddr(at)); err != nil {
 		return fail(err)

@@ -63,6 +63,7 @@ func (kl *kernelListener) adopt(fd int, remote netip.AddrPort) *Conn {
 		c.local = fromSockaddr(name)
 	}
 	kl.k.tune(fd)
+	kl.k.conf.Keepalive.set(fd)
 	var err error
 	if kc.slot, err = kl.k.watch(fd, slot{conn: kc}, connEvents); err != nil {
 		_ = unix.Close(fd)

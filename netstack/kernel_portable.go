@@ -5,6 +5,7 @@ package netstack
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"sync"
@@ -50,6 +51,11 @@ func (k *kernelStack) addStats(st *Stats) {
 }
 
 func (k *kernelStack) dial(c *Conn, local netip.Addr) error {
+	local, remote, err := endpoints(local, c.remote.Addr())
+	if err != nil {
+		return err
+	}
+	c.remote = netip.AddrPortFrom(remote, c.remote.Port())
 	d := net.Dialer{KeepAlive: -1}
 	if local.IsValid() {
 		// Found out here, as the attempt itself is told of later.
@@ -77,19 +83,23 @@ func (k *kernelStack) dial(c *Conn, local netip.Addr) error {
 
 // listen leaves the backlog to the system, which package net does not let one choose.
 func (k *kernelStack) listen(l *Listener, _ int) error {
-	at := l.addr
-	if !at.Addr().IsValid() {
-		at = netip.AddrPortFrom(netip.IPv4Unspecified(), at.Port())
+	local, port := l.addr.Addr().Unmap(), l.addr.Port()
+	network, at := "tcp", fmt.Sprintf(":%d", port) // both families, or the one there is
+	if !both(local) {
+		local, err := zoned(local)
+		if err != nil {
+			return err
+		}
+		network, at = "tcp4", netip.AddrPortFrom(local, port).String()
+		if local.Is6() {
+			network = "tcp6"
+		}
 	}
-	network := "tcp4"
-	if at.Addr().Unmap().Is6() {
-		network = "tcp6"
-	}
-	nl, err := net.Listen(network, at.String())
+	nl, err := net.Listen(network, at)
 	if err != nil {
 		return cause(err)
 	}
-	l.addr = netip.AddrPortFrom(at.Addr().Unmap(), nl.Addr().(*net.TCPAddr).AddrPort().Port())
+	l.addr = addrPort(nl.Addr())
 	kl := &kernelListener{l: l, k: k, nl: nl}
 	l.kern = kl
 	k.run.Add(1)

@@ -73,6 +73,7 @@ func (kc *kernelConn) dialled(conn net.Conn, err error) {
 // start runs the two goroutines of an established connection.
 func (kc *kernelConn) start(conn *net.TCPConn) {
 	_ = conn.SetNoDelay(true)
+	kc.k.conf.Keepalive.set(conn)
 	if n := kc.k.conf.SendBuffer; n > 0 {
 		_ = conn.SetWriteBuffer(n)
 	}
@@ -219,6 +220,10 @@ func (kc *kernelConn) peek() ([][]byte, error) {
 	kc.mu.Unlock()
 	if err != nil && err != io.EOF {
 		kc.c.out.fail(err) // the same reason for both halves
+		if kc.err == nil {
+			kc.err = err
+			kc.c.st.lost(err)
+		}
 	}
 	return pieces, err
 }

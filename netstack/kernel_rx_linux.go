@@ -20,6 +20,7 @@ func (kc *kernelConn) peek() ([][]byte, error) {
 		kc.fill()
 		if kc.err != nil && kc.err != io.EOF {
 			kc.c.out.fail(kc.err) // the same reason for both halves
+			kc.c.st.lost(kc.err)
 		}
 	}
 	return kc.in.pieces(), kc.err

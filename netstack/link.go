@@ -20,8 +20,9 @@ const (
 	// maxPacket is the largest IP packet. Segments handed to the link are up to that large.
 	maxPacket = 65535
 
-	// minMTU is the least an IPv4 link has to carry (RFC 791).
-	minMTU = 68
+	// minMTU4 is the least an IPv4 link has to carry (RFC 791), minMTU6 an IPv6 link (RFC 8200, Section 5).
+	minMTU4 = 68
+	minMTU6 = 1280
 )
 
 // link is gVisor's link endpoint (stack.LinkEndpoint) on a pktio.Port. Transmit is in link_tx.go and link_tso.go,
@@ -35,7 +36,13 @@ type link struct {
 	large int                     // octets of the largest IP packet gVisor may send
 	up    stack.NetworkDispatcher // gVisor's side; set by Attach before receiving starts and after it ended
 	caps  atomic.Uint32           // stack.LinkEndpointCapabilities, see validated
+	ip4   bool                    // families we take part in
+	ip6   bool
+	mcast [][6]byte // IPv6 groups we listen to
 	count linkCounters
+
+	others     conflicts
+	neighbours neighbours
 
 	tx txSide
 	rx rxSide
@@ -69,17 +76,22 @@ type rxSide struct {
 	frames []pktio.Frame
 	head   [maxHeaders]byte
 	gro    *gro.GRO // nil where the port joins segments
+	join   bool     // this burst has something to join
 	failed bool
 }
 
-func newLink(port pktio.Port, mtu int) (*link, error) {
-	l := &link{port: port, info: port.Link()}
+func newLink(port pktio.Port, c *Config) (*link, error) {
+	l := &link{port: port, info: port.Link(), ip4: c.has4(), ip6: c.has6(), mcast: groups(c.Addrs)}
+	mtu := c.MTU
 	if mtu == 0 {
 		mtu = l.info.MTU
 	}
 	switch {
-	case mtu < minMTU:
-		return nil, errMTU(mtu)
+	case l.ip6 && mtu < minMTU6:
+		return nil, fmt.Errorf("netstack: an MTU of %d octets carries no IPv6, which needs %d: raise it with \"ip link set %s mtu %[2]d\", or use IPv4 addresses alone",
+			mtu, minMTU6, l.info.Name)
+	case mtu < minMTU4:
+		return nil, fmt.Errorf("netstack: an MTU of %d octets carries no IPv4: it must be %d at least", mtu, minMTU4)
 	case mtu > l.info.MTU:
 		return nil, fmt.Errorf("netstack: an MTU of %d octets was asked for and %s has %d: ask for no more, or raise it with \"ip link set %[2]s mtu %[1]d\"",
 			mtu, l.info.Name, l.info.MTU)

@@ -1,6 +1,7 @@
 package netstack
 
 import (
+	"gvisor.dev/gvisor/pkg/tcpip/checksum"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 )
@@ -27,11 +28,11 @@ func (l *link) addAck(pkt *stack.PacketBuffer) {
 	head = append(head, transport...)
 	f.Data = append(f.Data, head)
 
-	setIPv4Length(head[ethernetHeader:ethernetHeader+len(network)], len(transport), 1)
-	ip := header.IPv4(head[ethernetHeader:])
-	tcp := header.TCP(head[ethernetHeader+len(network):])
+	at := ethernetHeader + len(network)
+	setIPLength(head[ethernetHeader:at], len(transport), 1)
+	tcp := header.TCP(head[at:])
 	tcp.SetSequenceNumber(tcp.SequenceNumber() + 1)
-	tcp.SetChecksum(0)
-	sum := header.PseudoHeaderChecksum(header.TCPProtocolNumber, ip.SourceAddress(), ip.DestinationAddress(), uint16(len(tcp)))
-	tcp.SetChecksum(^tcp.CalculateChecksum(sum))
+	// The checksum field holds the sum of the pseudo header, and that a length with the octet of the probe.
+	tcp.SetChecksum(checksum.Combine(tcp.Checksum(), ^uint16(1)))
+	tcp.SetChecksum(^checksum.Checksum(tcp, 0))
 }

@@ -2,6 +2,8 @@ package netstack
 
 import (
 	"encoding/binary"
+	"net/netip"
+	"slices"
 
 	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -26,11 +28,14 @@ func (l *link) deliver(f *pktio.Frame) {
 		return
 	}
 	proto := tcpip.NetworkProtocolNumber(binary.BigEndian.Uint16(head[12:]))
-	switch proto {
-	case header.ARPProtocolNumber:
+	switch {
+	case proto == header.ARPProtocolNumber && l.ip4:
+		l.overhear(head)
 		l.pass(proto, f, total, total, false)
-	case header.IPv4ProtocolNumber:
+	case proto == header.IPv4ProtocolNumber && l.ip4:
 		l.deliverIPv4(f, head, total)
+	case proto == header.IPv6ProtocolNumber && l.ip6:
+		l.deliverIPv6(f, head, total)
 	default:
 		l.count.dropsIn.Add(1)
 	}
@@ -51,9 +56,30 @@ func (l *link) front(f *pktio.Frame) []byte {
 	return l.rx.head[:n]
 }
 
-// forUs looks at the destination: our address, or many.
+// forUs looks at the destination: our address, or many. Of IPv6's groups only those we listen to: a port may see those
+// of all hosts.
 func (l *link) forUs(eth []byte) bool {
-	return eth[0]&1 != 0 || [6]byte(eth) == l.info.Addr
+	dst := [6]byte(eth)
+	if dst[0] == 0x33 && dst[1] == 0x33 {
+		return slices.Contains(l.mcast, dst)
+	}
+	return dst[0]&1 != 0 || dst == l.info.Addr
+}
+
+// groups returns the Ethernet addresses of the IPv6 groups that a host with these addresses listens to: of all nodes,
+// and the solicited-node group of each address (RFC 4291, Section 2.8).
+func groups(addrs []netip.Prefix) [][6]byte {
+	var all [][6]byte
+	for _, p := range addrs {
+		if a := p.Addr(); a.Is6() {
+			b := a.As16()
+			all = append(all, [6]byte{0x33, 0x33, 0xff, b[13], b[14], b[15]})
+		}
+	}
+	if all != nil {
+		all = append(all, [6]byte{0x33, 0x33, 0, 0, 0, 1})
+	}
+	return all
 }
 
 func (l *link) deliverIPv4(f *pktio.Frame, head []byte, total int) {
@@ -77,21 +103,47 @@ func (l *link) deliverIPv4(f *pktio.Frame, head []byte, total int) {
 	if n := ethernetHeader + int(ip.TotalLength()); n < total {
 		total = max(n, ethernetHeader+hlen)
 	}
-	// The TCP header goes into memory of its own with the IP header: gVisor keeps hold of the headers while they are
-	// handled, and would copy all that shares memory with them.
-	split := total
-	if at := ethernetHeader + hlen; total > oneView && ip.Protocol() == uint8(header.TCPProtocolNumber) && len(head) >= at+header.TCPMinimumSize {
-		if n := at + int(header.TCP(head[at:]).DataOffset()); n <= total {
-			split = n
+	split := splitAt(head, ethernetHeader+hlen, total, ip.Protocol())
+	l.pass(header.IPv4ProtocolNumber, f, split, total, f.CsumValid || f.NeedsCsum)
+}
+
+func (l *link) deliverIPv6(f *pktio.Frame, head []byte, total int) {
+	ip := header.IPv6(head[ethernetHeader:])
+	if len(ip) < header.IPv6MinimumSize || header.IPVersion(ip) != header.IPv6Version {
+		l.count.dropsIn.Add(1)
+		return
+	}
+	// Short packets come padded to the least size of a frame.
+	const at = ethernetHeader + header.IPv6MinimumSize
+	total = min(total, at+int(ip.PayloadLength()))
+	next := ip.NextHeader()
+	if next == uint8(header.ICMPv6ProtocolNumber) {
+		l.overhear(head)
+	}
+	l.pass(header.IPv6ProtocolNumber, f, splitAt(head, at, total, next), total, f.CsumValid || f.NeedsCsum)
+}
+
+// splitAt returns where to cut a packet of total octets in two: behind its TCP header, which begins at tcp. That goes
+// into memory of its own with the IP header: gVisor keeps hold of the headers while they are handled, and would copy all
+// that shares memory with them. Small packets stay whole, and so do those of other protocols and those with IPv6
+// extension headers, which TCP does without.
+func splitAt(head []byte, tcp, total int, proto uint8) int {
+	if total > oneView && proto == uint8(header.TCPProtocolNumber) && len(head) >= tcp+header.TCPMinimumSize {
+		if n := tcp + int(header.TCP(head[tcp:]).DataOffset()); n <= total {
+			return n
 		}
 	}
-	l.pass(header.IPv4ProtocolNumber, f, split, total, f.CsumValid || f.NeedsCsum)
+	return total
 }
 
 // pass copies the octets of f from the end of the Ethernet header up to total, those before split into one piece of
 // memory, the others into another, and lets gVisor have them.
 func (l *link) pass(proto tcpip.NetworkProtocolNumber, f *pktio.Frame, split, total int, valid bool) {
-	data := buffer.MakeWithView(viewOf(f, ethernetHeader, split))
+	first := viewOf(f, ethernetHeader, split)
+	if proto == header.IPv6ProtocolNumber {
+		plainer(first.AsSlice())
+	}
+	data := buffer.MakeWithView(first)
 	for at := split; at < total; {
 		n := min(total-at, buffer.MaxChunkSize)
 		_ = data.Append(viewOf(f, at, at+n))
@@ -100,7 +152,7 @@ func (l *link) pass(proto tcpip.NetworkProtocolNumber, f *pktio.Frame, split, to
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: data})
 	pkt.NetworkProtocolNumber = proto
 	pkt.RXChecksumValidated = valid
-	if l.rx.gro != nil {
+	if l.rx.join {
 		l.rx.gro.Enqueue(pkt)
 	} else {
 		l.DeliverNetworkPacket(proto, pkt)

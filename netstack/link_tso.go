@@ -8,7 +8,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// maxHeaders bounds the Ethernet, IP and TCP headers of a segment, options included.
+// maxHeaders bounds the Ethernet, IP and TCP headers of a segment, options included. TCP over IPv6 has less: gVisor sends
+// it without extension headers.
 const maxHeaders = ethernetHeader + header.IPv4MaximumHeaderSize + header.TCPHeaderMaximumSize
 
 // segment cuts a large TCP segment of payload octets into frames of the wire's size: headers copied and corrected,
@@ -39,7 +40,7 @@ func (l *link) segment(pkt *stack.PacketBuffer, payload int) {
 		f := l.nextFrame()
 		head := l.tx.heads[l.tx.n-1][:heads]
 		copy(head, all[:heads])
-		setIPv4Length(head[ethernetHeader:tcpAt], tcpLen+n, i)
+		setIPLength(head[ethernetHeader:tcpAt], tcpLen+n, i)
 		tcp := header.TCP(head[tcpAt:])
 		tcp.SetSequenceNumber(seq)
 		seq += uint32(n)
@@ -69,8 +70,13 @@ func (l *link) segment(pkt *stack.PacketBuffer, payload int) {
 	}
 }
 
-// setIPv4Length gives the i-th piece of a cut packet its length, identification and header checksum.
-func setIPv4Length(h []byte, payload, i int) {
+// setIPLength gives the i-th piece of a cut packet its length, and with IPv4 its identification and header checksum. h is
+// the IP header, payload the octets behind it.
+func setIPLength(h []byte, payload, i int) {
+	if header.IPVersion(h) == header.IPv6Version {
+		header.IPv6(h).SetPayloadLength(uint16(len(h) - header.IPv6MinimumSize + payload))
+		return
+	}
 	ip := header.IPv4(h)
 	ip.SetTotalLength(uint16(len(h) + payload))
 	binary.BigEndian.PutUint16(h[4:], ip.ID()+uint16(i))

@@ -44,7 +44,7 @@ func (l *link) write(pkt *stack.PacketBuffer) {
 		}
 	}
 	payload := pkt.Data().Size()
-	if gso.Type == stack.GSOTCPv4 && isWindowProbe(pkt, payload) {
+	if partial && isWindowProbe(pkt, payload) {
 		l.addAck(pkt)
 	}
 	cut := partial && payload > int(gso.MSS)

@@ -1,7 +1,6 @@
 package netstack
 
 import (
-	"encoding/binary"
 	"io"
 	"net/netip"
 	"syscall"
@@ -67,24 +66,26 @@ func TestBacklogFull(t *testing.T) {
 // With the least backlog a connection still has the window scale option: gVisor answers with SYN cookies, which leave
 // it out, when it thinks that the backlog is full.
 func TestBacklogOfOneScalesWindow(t *testing.T) {
-	p, rec := newRecordedPair(t, pipe1500, Config{}, nil)
-	l, err := p.a.Listen(netip.AddrPortFrom(p.addrA, 0), 1)
-	require.NoError(t, err)
-	c, err := p.b.Dial(netip.Addr{}, l.Addr())
-	require.NoError(t, err)
-	p.until("connect", func() bool { ok, err := c.Connected(); require.NoError(t, err); return ok })
-	for _, f := range rec.frames() {
-		b := f.Data[0]
-		if binary.BigEndian.Uint16(b[12:]) != 0x0800 || !header.TCP(b[34:]).Flags().Contains(header.TCPFlagSyn) {
-			continue
+	bothFamilies(t, func(t *testing.T, fam family) {
+		p, rec := newRecordedPairOf(t, fam, pipe1500, Config{}, nil)
+		l, err := p.a.Listen(netip.AddrPortFrom(p.addrA, 0), 1)
+		require.NoError(t, err)
+		c, err := p.b.Dial(netip.Addr{}, l.Addr())
+		require.NoError(t, err)
+		p.until("connect", func() bool { ok, err := c.Connected(); require.NoError(t, err); return ok })
+		for _, f := range rec.frames() {
+			tcp := segmentOf(f.Data[0])
+			if tcp == nil || !tcp.Flags().Contains(header.TCPFlagSyn) {
+				continue
+			}
+			options := header.ParseSynOptions(tcp.Options(), true)
+			require.Positive(t, options.WS)
+			require.EqualValues(t, 1500-fam.headers(), options.MSS)
+			require.True(t, options.SACKPermitted)
+			return
 		}
-		options := header.ParseSynOptions(header.TCP(b[34:]).Options(), true)
-		require.Positive(t, options.WS)
-		require.EqualValues(t, 1460, options.MSS)
-		require.True(t, options.SACKPermitted)
-		return
-	}
-	t.Fatal("no SYN was recorded")
+		t.Fatal("no SYN was recorded")
+	})
 }
 
 // Ports are used again: one listener, many short connections, each side closing first in turn.

@@ -2,4 +2,4 @@
 
 package netstack
 
-func vethCarriers() []carrier { return nil }
+func vethCarriers(family) []carrier { return nil }

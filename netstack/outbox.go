@@ -50,6 +50,13 @@ func (o *outbox) open() {
 	o.mu.Unlock()
 }
 
+// isUp reports whether the connection is established and has not failed.
+func (o *outbox) isUp() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.up && o.err == nil
+}
+
 // check returns why nothing can be written, or nil. Caller holds mu.
 func (o *outbox) check() error {
 	switch {
@@ -93,6 +100,9 @@ func (o *outbox) writev(parts [][]byte) error {
 	took, err := o.write(parts, n)
 	if err == nil && took < n {
 		o.keep(parts, took)
+		// TCP may have had room again before there was a rest: Poll, which was told, had nothing to pass on then, and is
+		// not told twice.
+		o.passOn()
 	}
 	return err
 }

@@ -24,10 +24,6 @@ const (
 	watch = 250 * time.Microsecond
 )
 
-func errMTU(mtu int) error {
-	return fmt.Errorf("netstack: an MTU of %d octets carries no IPv4: it must be %d at least", mtu, minMTU)
-}
-
 // start begins to receive. fail is called once if the port gives up by itself.
 func (l *link) start(spin time.Duration, fail func(error)) {
 	l.rx.frames = make([]pktio.Frame, rxBatch)
@@ -45,6 +41,9 @@ func (l *link) start(spin time.Duration, fail func(error)) {
 // stop closes the port and waits for the pump to end.
 func (l *link) stop() error {
 	err := l.port.Close()
+	if l.others.again != nil {
+		l.others.again.Stop()
+	}
 	if l.rx.done != nil {
 		close(l.rx.stop)
 		<-l.rx.done
@@ -144,10 +143,11 @@ func (l *link) take(n int, err error) bool {
 		}
 		return false
 	}
+	l.rx.join = l.rx.gro != nil && n > 1
 	for i := range n {
 		l.deliver(&l.rx.frames[i])
 	}
-	if l.rx.gro != nil && n > 0 {
+	if l.rx.join {
 		l.rx.gro.Flush()
 	}
 	return true

@@ -21,9 +21,11 @@ type Stack struct {
 
 	spare  sync.Pool             // buffers of outboxes
 	failed atomic.Pointer[error] // why the carrier works no longer
+	silent atomic.Uint64         // connections whose peer answered no more
 
 	mu        sync.Mutex
 	conns     map[*Conn]struct{} // guarded by mu
+	peers     peers              // of conns
 	listeners map[*Listener]struct{}
 	closed    bool
 	done      chan struct{} // closed when Close has finished
@@ -34,6 +36,7 @@ func newStack(spin, timeout time.Duration) *Stack {
 		spin:      spin,
 		timeout:   timeout,
 		conns:     make(map[*Conn]struct{}),
+		peers:     make(peers),
 		listeners: make(map[*Listener]struct{}),
 		done:      make(chan struct{}),
 	}
@@ -69,8 +72,8 @@ func NewKernel(c KernelConfig) (*Stack, error) {
 
 // Dial starts a connection to remote and returns at once. An event follows when it is established or has failed;
 // Connected tells which. local, if valid, is the address to use, one of ours. An error returned here says that the
-// attempt could not even start, for want of a route (ENETUNREACH), of the local address (EADDRNOTAVAIL) or of a port.
-// Any goroutine.
+// attempt could not even start, for want of a route (ENETUNREACH), of an address of that family (EAFNOSUPPORT), of the
+// local address (EADDRNOTAVAIL) or of a port. Any goroutine.
 func (s *Stack) Dial(local netip.Addr, remote netip.AddrPort) (*Conn, error) {
 	if !remote.IsValid() || remote.Port() == 0 {
 		return nil, dialError(remote, &net.AddrError{Err: "no address and port to connect to", Addr: remote.String()})
@@ -105,12 +108,18 @@ func (s *Stack) add(c *Conn) error {
 		return net.ErrClosed
 	}
 	s.conns[c] = struct{}{}
+	s.peers.add(c.remote)
 	return nil
 }
 
-// Listen takes connections on local. Its address may be unspecified: all of ours. Port 0 picks a free one. backlog is
-// how many connections may wait for Accept; further ones are kept in the handshake or dropped, for the peer to try
-// again. A port in use gives an error matching syscall.EADDRINUSE. Any goroutine.
+// minBacklog is how many connections may always wait for Accept. Peers that find no room try again after one second,
+// after two more, and so on: with a short queue a thousand that come at once would take minutes, however fast they are
+// accepted. Linux allows as many (net.core.somaxconn).
+const minBacklog = 4096
+
+// Listen takes connections on local: no address, or "::", is all of ours, 0.0.0.0 all of IPv4. Port 0 picks a free one.
+// backlog is how many connections may wait for Accept, 4096 at least; further ones are kept in the handshake or dropped,
+// for the peer to try again. A port in use gives an error matching syscall.EADDRINUSE. Any goroutine.
 func (s *Stack) Listen(local netip.AddrPort, backlog int) (*Listener, error) {
 	l := &Listener{st: s, addr: local}
 	s.mu.Lock()
@@ -119,7 +128,7 @@ func (s *Stack) Listen(local netip.AddrPort, backlog int) (*Listener, error) {
 	if closed {
 		return nil, listenError(local, net.ErrClosed)
 	}
-	backlog = max(backlog, 1)
+	backlog = max(backlog, minBacklog)
 	var err error
 	if s.user != nil {
 		err = s.user.listen(l, backlog)

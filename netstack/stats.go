@@ -17,6 +17,13 @@ type Stats struct {
 	// without it. User-space carrier.
 	Retransmits, Timeouts, Recoveries uint64
 
+	// Silent are connections given up because the peer answered no more, see Keepalive.
+	Silent uint64
+
+	// AddressConflicts are arrived frames of other hosts that use one of our addresses, see Stack.Conflict.
+	// User-space carrier.
+	AddressConflicts uint64
+
 	// Resets are connections reset by either side. User-space carrier.
 	ResetsIn, ResetsOut uint64
 
@@ -36,6 +43,7 @@ func (s *Stack) Stats() Stats {
 	st := Stats{Conns: len(s.conns), Listeners: len(s.listeners)}
 	s.mu.Unlock()
 	st.Events = s.ready.events.Load()
+	st.Silent = s.silent.Load()
 	if s.user != nil {
 		s.user.addStats(&st)
 	} else {
@@ -53,6 +61,7 @@ func (u *userStack) addStats(st *Stats) {
 	st.Retransmits = t.Retransmits.Value()
 	st.Timeouts = t.Timeouts.Value()
 	st.Recoveries = t.FastRecovery.Value() + t.SACKRecovery.Value()
+	st.AddressConflicts = u.link.others.count.Load()
 	st.ResetsIn, st.ResetsOut = t.ResetsReceived.Value(), t.ResetsSent.Value()
 	st.Opened, st.Accepted = t.ActiveConnectionOpenings.Value(), t.PassiveConnectionOpenings.Value()
 }

@@ -7,9 +7,6 @@ import (
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
-	"gvisor.dev/gvisor/pkg/tcpip/header"
-	"gvisor.dev/gvisor/pkg/tcpip/network/arp"
-	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
@@ -19,15 +16,14 @@ import (
 const (
 	nicID = 1
 
-	// arpWait is how long one ARP request waits for its answer. After three of them the host counts as unreachable.
+	// arpWait is how long one ARP request, or neighbour solicitation, waits for its answer. After three of them the
+	// host counts as unreachable.
 	arpWait = 500 * time.Millisecond
 
-	// maxRTO is the most the retransmission timer waits, and maxRetries how often a segment is sent before the
-	// connection counts as broken: a dead peer is noticed after about a minute. RFC 6298 allows no bound below 60
-	// seconds, having the whole Internet in mind. It matters after a lost SYN: gVisor then takes the second that the
-	// next one took for a round-trip time, and would wait several seconds for each later loss.
-	maxRTO     = time.Second
-	maxRetries = 60
+	// timeWait is how long what is left of a connection that we closed first waits for stray segments: twice the
+	// longest life of a segment on a network of a data center, rather than on the Internet of RFC 9293. gVisor keeps
+	// 16 KiB for each of them; a thousand closed a second would come to a GiB with the minute that is usual.
+	timeWait = 10 * time.Second
 )
 
 // userStack is the user-space carrier: gVisor's TCP/IP between our link endpoint and our ready queue.
@@ -43,24 +39,31 @@ type userStack struct {
 func newUserStack(s *Stack, port pktio.Port, c Config) (*userStack, error) {
 	u := &userStack{st: s, conf: c, sleeper: newSleeper()}
 	s.ready.kick = u.kick
-	link, err := newLink(port, c.MTU)
+	link, err := newLink(port, &c)
 	if err != nil {
 		return nil, err
 	}
 	u.link = link
-	nud := stack.DefaultNUDConfigurations()
-	nud.RetransmitTimer = arpWait
+	link.others.init(c.Addrs, &link.info)
+	link.others.wake = s.Wake
+	if err := link.probe(c.AddressProbe); err != nil {
+		return nil, err
+	}
 	u.tcp = stack.New(stack.Options{
-		NetworkProtocols:   []stack.NetworkProtocolFactory{arp.NewProtocol, ipv4.NewProtocol},
+		NetworkProtocols:   u.protocols(),
 		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol},
 		HandleLocal:        true, // a connection to one of our own addresses does not touch the wire
-		NUDConfigs:         nud,
+		NUDConfigs:         nudConfig(),
 	})
 	if err := u.configure(); err != nil {
 		u.tcp.Destroy()
 		return nil, err
 	}
+	u.link.neighbours.tcp, u.link.neighbours.anew = u.tcp, s.askSoon
 	u.link.start(c.SpinFor, s.fail)
+	if c.AddressProbe > 0 {
+		u.link.announce()
+	}
 	return u, nil
 }
 
@@ -72,16 +75,19 @@ func (u *userStack) configure() error {
 	moderate := tcpip.TCPModerateReceiveBufferOption(false)
 	sack := tcpip.TCPSACKEnabled(true)
 	delay := tcpip.TCPDelayEnabled(false)
-	rto, most := tcpip.TCPMinRTOOption(c.MinRTO), tcpip.TCPMaxRTOOption(max(maxRTO, c.MinRTO))
+	maxRTO, maxRetries := c.Keepalive.retransmission(c.MinRTO)
+	rto, most := tcpip.TCPMinRTOOption(c.MinRTO), tcpip.TCPMaxRTOOption(maxRTO)
 	retries := tcpip.TCPMaxRetriesOption(maxRetries)
-	// A port of ours in TIME_WAIT may serve a new connection after a second; timestamps keep the two apart.
+	// A port of ours in TIME_WAIT may serve a new connection after a second; sequence numbers that grow with time keep
+	// the two apart.
+	wait := tcpip.TCPTimeWaitTimeoutOption(timeWait)
 	reuse := tcpip.TCPTimeWaitReuseOption(tcpip.TCPTimeWaitReuseGlobal)
 	reno := tcpip.CongestionControlOption("reno")
 	recovery := tcpip.TCPRecovery(0)
 	if c.Recovery == RecoveryRACK {
 		recovery = tcpip.TCPRACKLossDetection
 	}
-	for _, o := range []tcpip.SettableTransportProtocolOption{&send, &recv, &moderate, &sack, &delay, &rto, &most, &retries, &reuse, &reno, &recovery} {
+	for _, o := range []tcpip.SettableTransportProtocolOption{&send, &recv, &moderate, &sack, &delay, &rto, &most, &retries, &wait, &reuse, &reno, &recovery} {
 		if err := u.tcp.SetTransportProtocolOption(tcp.ProtocolNumber, o); err != nil {
 			return fmt.Errorf("netstack: TCP option %T: %s", o, err)
 		}
@@ -89,22 +95,7 @@ func (u *userStack) configure() error {
 	if err := u.tcp.CreateNIC(nicID, u.link); err != nil {
 		return fmt.Errorf("netstack: interface %s: %s", u.link.info.Name, err)
 	}
-	var routes []tcpip.Route
-	for _, p := range c.Addrs {
-		addr := tcpip.ProtocolAddress{
-			Protocol:          ipv4.ProtocolNumber,
-			AddressWithPrefix: tcpip.AddressWithPrefix{Address: toAddress(p.Addr()), PrefixLen: p.Bits()},
-		}
-		if err := u.tcp.AddProtocolAddress(nicID, addr, stack.AddressProperties{}); err != nil {
-			return fmt.Errorf("netstack: address %s: %s", p, err)
-		}
-		routes = append(routes, tcpip.Route{Destination: addr.AddressWithPrefix.Subnet(), NIC: nicID})
-	}
-	if c.Gateway.IsValid() {
-		routes = append(routes, tcpip.Route{Destination: header.IPv4EmptySubnet, Gateway: toAddress(c.Gateway), NIC: nicID})
-	}
-	u.tcp.SetRouteTable(routes)
-	return nil
+	return u.configureNetwork()
 }
 
 // sleep lets the pump receive meanwhile.
@@ -126,17 +117,27 @@ func (u *userStack) close() error {
 }
 
 func (u *userStack) dial(c *Conn, local netip.Addr) error {
-	remote := c.remote.Addr()
-	if !remote.Is4() {
-		return syscall.EAFNOSUPPORT
+	remote, err := u.reach(c.remote.Addr())
+	if err != nil {
+		return err
+	}
+	c.remote = netip.AddrPortFrom(remote, c.remote.Port())
+	bind := local.IsValid() && !local.IsUnspecified()
+	if bind {
+		if local, err = u.ours(local.Unmap()); err != nil {
+			return err
+		}
+		if local.Is4() != remote.Is4() {
+			return errMixed(local, remote)
+		}
 	}
 	uc, err := newUserConn(c)
 	if err != nil {
 		return err
 	}
 	c.user = uc
-	if local.IsValid() {
-		if err := toError(uc.ep.Bind(tcpip.FullAddress{Addr: toAddress(local.Unmap())})); err != nil {
+	if bind {
+		if err := toError(uc.ep.Bind(tcpip.FullAddress{Addr: toAddress(local)})); err != nil {
 			uc.discardEndpoint()
 			return err
 		}
@@ -153,18 +154,19 @@ func (u *userStack) dial(c *Conn, local netip.Addr) error {
 }
 
 func (u *userStack) listen(l *Listener, backlog int) error {
-	local := l.addr.Addr().Unmap()
-	if local.IsValid() && !local.Is4() && !local.IsUnspecified() {
-		return syscall.EAFNOSUPPORT
+	local, only, err := u.listenAt(l.addr.Addr().Unmap())
+	if err != nil {
+		return err
 	}
 	ul := &userListener{l: l}
-	ep, terr := u.tcp.NewEndpoint(tcp.ProtocolNumber, ipv4.ProtocolNumber, &ul.wq)
+	ep, terr := u.tcp.NewEndpoint(tcp.ProtocolNumber, protocolOf(local), &ul.wq)
 	if terr != nil {
 		return toError(terr)
 	}
 	ul.ep = ep
+	ep.SocketOptions().SetV6Only(only)
 	bind := tcpip.FullAddress{Port: l.addr.Port()}
-	if local.IsValid() && !local.IsUnspecified() {
+	if !local.IsUnspecified() {
 		bind.Addr = toAddress(local)
 	}
 	if terr := ep.Bind(bind); terr != nil {
@@ -175,9 +177,6 @@ func (u *userStack) listen(l *Listener, backlog int) error {
 	if terr != nil {
 		ep.Close()
 		return toError(terr)
-	}
-	if !local.IsValid() {
-		local = netip.IPv4Unspecified()
 	}
 	l.addr = netip.AddrPortFrom(local, at.Port)
 	l.user = ul
@@ -190,11 +189,18 @@ func (u *userStack) listen(l *Listener, backlog int) error {
 	return nil
 }
 
-func toAddress(a netip.Addr) tcpip.Address { return tcpip.AddrFromSlice(a.AsSlice()) }
-
-func toAddrPort(a tcpip.FullAddress) netip.AddrPort {
-	ip, _ := netip.AddrFromSlice(a.Addr.AsSlice())
-	return netip.AddrPortFrom(ip, a.Port)
+// listenAt returns the address to listen on for one asked for, and whether an IPv6 one is to keep IPv4 peers out.
+func (u *userStack) listenAt(local netip.Addr) (at netip.Addr, only bool, err error) {
+	switch {
+	case local == netip.IPv4Unspecified():
+		return local, true, u.hasFamily(local)
+	case !both(local):
+		local, err = u.ours(local)
+		return local, true, err
+	case u.conf.has6():
+		return netip.IPv6Unspecified(), !u.conf.has4(), nil
+	}
+	return netip.IPv4Unspecified(), true, nil
 }
 
 // toError gives a gVisor error the system's number for it.
@@ -222,8 +228,10 @@ func toError(err tcpip.Error) error {
 		return syscall.ENOTCONN
 	case *tcpip.ErrPortInUse:
 		return syscall.EADDRINUSE
-	case *tcpip.ErrBadLocalAddress, *tcpip.ErrNoPortAvailable:
+	case *tcpip.ErrBadLocalAddress:
 		return syscall.EADDRNOTAVAIL
+	case *tcpip.ErrNoPortAvailable:
+		return errNoPort
 	case *tcpip.ErrNoBufferSpace:
 		return syscall.ENOBUFS
 	}

@@ -6,7 +6,6 @@ import (
 	"syscall"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
-	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
 )
@@ -29,7 +28,7 @@ type userConn struct {
 // newUserConn makes the endpoint of a connection that we start.
 func newUserConn(c *Conn) (*userConn, error) {
 	wq := new(waiter.Queue)
-	ep, terr := c.st.user.tcp.NewEndpoint(tcp.ProtocolNumber, ipv4.ProtocolNumber, wq)
+	ep, terr := c.st.user.tcp.NewEndpoint(tcp.ProtocolNumber, protocolOf(c.remote.Addr()), wq)
 	if terr != nil {
 		return nil, toError(terr)
 	}
@@ -41,6 +40,7 @@ func adoptUserConn(c *Conn, ep tcpip.Endpoint, wq *waiter.Queue) *userConn {
 	uc := attachUserConn(c, ep, wq)
 	uc.c.out.open()
 	uc.in.up = true
+	c.st.user.conf.Keepalive.arm(ep)
 	// What arrived before we listened to the endpoint made no event.
 	uc.fresh.Store(true)
 	c.st.ready.push(Event{Conn: c})
@@ -52,7 +52,7 @@ func attachUserConn(c *Conn, tep tcpip.Endpoint, wq *waiter.Queue) *userConn {
 	uc := &userConn{c: c, ep: ep, wq: wq}
 	c.out.pool = &c.st.spare
 	c.out.tcp = sender{write: uc.write, finish: uc.finish, release: func() { uc.release(false) }}
-	uc.flow.mss.Store(int32(c.st.user.link.info.MTU - minHeaders - maxOptions))
+	uc.flow.mss.Store(int32(c.st.user.link.info.MTU - headersFor(c.remote.Addr())))
 	// gVisor reads the owner with its lock held while it sends, and does not take it to set it.
 	ep.LockUser()
 	ep.SetOwner(&uc.flow)
@@ -88,7 +88,7 @@ func (uc *userConn) localAddr() netip.AddrPort {
 	if terr != nil {
 		return netip.AddrPort{}
 	}
-	return toAddrPort(a)
+	return uc.c.st.user.addrPort(a)
 }
 
 // connected is Conn.Connected.
@@ -118,6 +118,7 @@ func (uc *userConn) connected() (bool, error) {
 	// the segment size is known.
 	uc.c.local = uc.localAddr()
 	uc.c.out.open()
+	uc.c.st.user.conf.Keepalive.arm(uc.ep)
 	return true, nil
 }
 

@@ -27,7 +27,7 @@ func (ul *userListener) accept() *Conn {
 	if terr != nil {
 		return nil
 	}
-	c := &Conn{st: ul.l.st, remote: toAddrPort(from)}
+	c := &Conn{st: ul.l.st, remote: ul.l.st.user.addrPort(from)}
 	c.user = adoptUserConn(c, ep, wq)
 	c.local = c.user.localAddr()
 	if ul.l.st.add(c) != nil {

@@ -89,6 +89,7 @@ func (uc *userConn) peek() ([][]byte, error) {
 		}
 		if in.err != nil && in.err != io.EOF {
 			uc.c.out.fail(in.err) // the same reason for both halves
+			uc.c.st.lost(in.err)
 		}
 	}
 	if in.view.n == 0 {

@@ -2,16 +2,21 @@ package netstack
 
 import (
 	"io"
+	"net/netip"
 	"sync/atomic"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
 )
 
-const (
-	// minHeaders are the IPv4 and TCP headers without options, maxOptions the TCP options gVisor makes room for.
-	minHeaders = 40
-	maxOptions = 40
-)
+// headersFor is how much of a packet to a the headers of IP and TCP take, with as many TCP options as gVisor makes room
+// for.
+func headersFor(a netip.Addr) int {
+	if a.Is4() {
+		return header.IPv4MinimumSize + header.TCPHeaderMaximumSize
+	}
+	return header.IPv6MinimumSize + header.TCPHeaderMaximumSize
+}
 
 // flow is known to gVisor as the owner of a connection's segments. That is how the link endpoint, which sees the
 // segment size gVisor cuts at, can tell the connection: there is no other way to ask for it.

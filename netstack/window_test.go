@@ -11,44 +11,52 @@ import (
 // With a shut window the peer still hears that its octets have arrived: in front of the probe for room goes an
 // acknowledgement that fits the window.
 func TestShutWindowHearsAcknowledgements(t *testing.T) {
-	w := newWire(t, Config{})
-	l, err := w.h.Listen(netip.AddrPortFrom(addrA, 2000), 1)
-	require.NoError(t, err)
-	mac := w.h.user.link.info.Addr
-	say := func(f header.TCPFields, payload []byte) {
-		f.SrcPort, f.DstPort = 1000, 2000
-		seg := tcpSegment(f, payload)
-		w.send(ethernet(mac, wireMAC, 0x0800), ipPacket(addrB, addrA, 6, len(seg)), seg)
-	}
-	say(header.TCPFields{SeqNum: 99, Flags: header.TCPFlagSyn, WindowSize: 10}, nil)
-	w.answerARP(w.recv("ARP request", isARPRequest(addrB)))
-	synAck := header.TCP(w.recv("SYN and ACK", func(b []byte) bool { return b[23] == 6 })[34:])
-	say(header.TCPFields{SeqNum: 100, AckNum: synAck.SequenceNumber() + 1, Flags: header.TCPFlagAck, WindowSize: 10}, nil)
-	var c *Conn
-	until(t, "accept", func() bool { var ok bool; c, ok = l.Accept(); return ok }, w.h)
+	bothFamilies(t, testShutWindowHearsAcknowledgements)
+}
+
+func testShutWindowHearsAcknowledgements(t *testing.T, fam family) {
+	w := newWireOf(t, fam, Config{})
+	c, una := w.acceptOne(10)
 
 	// Ten octets fit. The peer takes eight of them and shuts its window.
 	require.NoError(t, c.Writev([][]byte{make([]byte, 100)}))
-	una := synAck.SequenceNumber() + 1
-	w.recv("ten octets", func(b []byte) bool { return b[23] == 6 && len(b) == 54+10 })
+	w.recvTCP("ten octets", func(tcp header.TCP) bool { return len(tcp) == 20+10 })
 	una += 8
-	say(header.TCPFields{SeqNum: 100, AckNum: una, Flags: header.TCPFlagAck, WindowSize: 0}, nil)
+	w.say(header.TCPFields{SeqNum: 100, AckNum: una, Flags: header.TCPFlagAck, WindowSize: 0}, nil)
 	// It also sends five, which arrive.
-	say(header.TCPFields{SeqNum: 100, AckNum: una, Flags: header.TCPFlagAck | header.TCPFlagPsh, WindowSize: 0}, make([]byte, 5))
+	w.say(header.TCPFields{SeqNum: 100, AckNum: una, Flags: header.TCPFlagAck | header.TCPFlagPsh, WindowSize: 0}, make([]byte, 5))
 	until(t, "five octets", func() bool { pieces, _ := c.Peek(); return length(pieces) == 5 }, w.h)
 
-	ack := w.recv("an acknowledgement", func(b []byte) bool {
-		return b[23] == 6 && len(b) == 54 && header.TCP(b[34:]).SequenceNumber() == una
-	})
-	tcp := header.TCP(ack[34:])
+	frame, tcp := w.recvTCP("an acknowledgement", func(tcp header.TCP) bool { return len(tcp) == 20 && tcp.SequenceNumber() == una })
 	require.Equal(t, una, tcp.SequenceNumber(), "where the window is")
 	require.EqualValues(t, 105, tcp.AckNumber())
 	require.Equal(t, header.TCPFlags(header.TCPFlagAck), tcp.Flags())
-	ip := header.IPv4(ack[14:])
-	require.EqualValues(t, 40, ip.TotalLength())
-	require.True(t, ip.IsChecksumValid())
-	require.True(t, tcp.IsChecksumValid(ip.SourceAddress(), ip.DestinationAddress(), 0, 0))
-	w.recv("the probe", func(b []byte) bool {
-		return b[23] == 6 && len(b) == 54+1 && header.TCP(b[34:]).SequenceNumber() == una-1
-	})
+	require.True(t, sumIsGood(frame))
+	frame, _ = w.recvTCP("the probe", func(tcp header.TCP) bool { return len(tcp) == 20+1 && tcp.SequenceNumber() == una-1 })
+	require.True(t, sumIsGood(frame))
+}
+
+// acceptOne connects the peer's port 1000 to a listener on 2000, with a window for our octets and segments as large as
+// the link takes, without any options. The peer's next sequence number is 100, una the first of ours.
+func (w *wire) acceptOne(window uint16) (c *Conn, una uint32) {
+	w.t.Helper()
+	l, err := w.h.Listen(netip.AddrPortFrom(w.fam.a, 2000), 1)
+	require.NoError(w.t, err)
+	mss := 1500 - w.fam.headers()
+	w.sendIP(6, tcpSegmentWith(w.fam.b, w.fam.a,
+		header.TCPFields{SrcPort: 1000, DstPort: 2000, SeqNum: 99, Flags: header.TCPFlagSyn, WindowSize: window},
+		[]byte{2, 4, byte(mss >> 8), byte(mss)}, nil))
+	w.resolve(w.fam.b)
+	_, synAck := w.recvTCP("SYN and ACK", nil)
+	una = synAck.SequenceNumber() + 1
+	w.say(header.TCPFields{SeqNum: 100, AckNum: una, Flags: header.TCPFlagAck, WindowSize: window}, nil)
+	until(w.t, "accept", func() bool { var ok bool; c, ok = l.Accept(); return ok }, w.h)
+	return c, una
+}
+
+// say sends a segment of the connection of acceptOne.
+func (w *wire) say(f header.TCPFields, payload []byte) {
+	w.t.Helper()
+	f.SrcPort, f.DstPort = 1000, 2000
+	w.sendTCP(f, payload)
 }

@@ -3,7 +3,6 @@ package netstack
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net/netip"
 	"syscall"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/checksum"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 
@@ -21,6 +21,7 @@ import (
 // wire is the far end of a link with a stack on the near end: a test that speaks for the peer, frame by frame.
 type wire struct {
 	t    *testing.T
+	fam  family
 	port *pktio.Pipe
 	h    *host
 	in   []pktio.Frame
@@ -28,12 +29,17 @@ type wire struct {
 
 var wireMAC = [6]byte{2, 0, 0, 0, 0, 0xb}
 
-func newWire(t *testing.T, c Config) *wire {
+func newWire(t *testing.T, c Config) *wire { return newWireOf(t, inet4, c) }
+
+// newWireOf makes a wire with a stack that has the a address of fam.
+func newWireOf(t *testing.T, fam family, c Config) *wire {
+	if c.Addrs == nil {
+		c.Addrs = []netip.Prefix{netip.PrefixFrom(fam.a, fam.bits)}
+	}
 	near, far, err := pktio.NewPipe(pktio.PipeConfig{})
 	require.NoError(t, err)
 	leakcheck.Pool(t, near.Pool())
 	leakcheck.Pool(t, far.Pool())
-	c.Addrs = []netip.Prefix{netip.PrefixFrom(addrA, 24)}
 	s, err := New(near, c)
 	require.NoError(t, err)
 	t.Cleanup(func() {
@@ -41,7 +47,7 @@ func newWire(t *testing.T, c Config) *wire {
 		require.NoError(t, far.Close())
 		_, _ = far.Recv(nil, 0)
 	})
-	return &wire{t: t, port: far, h: newHost(t, s), in: make([]pktio.Frame, 1)}
+	return &wire{t: t, fam: fam, port: far, h: newHost(t, s), in: make([]pktio.Frame, 1)}
 }
 
 // send puts the pieces, joined, on the wire.
@@ -71,6 +77,66 @@ func (w *wire) recv(what string, match func(b []byte) bool) []byte {
 	return nil
 }
 
+// recvTCP returns the next packet with a TCP segment that match, if not nil, likes, and the segment. Until it comes the
+// peer tells who asks that it is there.
+func (w *wire) recvTCP(what string, match func(header.TCP) bool) (frame []byte, tcp header.TCP) {
+	w.t.Helper()
+	frame = w.recv(what, func(b []byte) bool {
+		if isWho(w.fam.b)(b) {
+			w.answer(b)
+		}
+		seg := segmentOf(b)
+		return seg != nil && (match == nil || match(seg))
+	})
+	return frame, segmentOf(frame)
+}
+
+// segmentOf returns the TCP segment in a frame, or nil.
+func segmentOf(b []byte) header.TCP {
+	switch proto := binary.BigEndian.Uint16(b[12:]); {
+	case proto == 0x0800 && b[23] == 6:
+		return header.TCP(b[34:])
+	case proto == 0x86dd && b[20] == 6:
+		return header.TCP(b[54:])
+	}
+	return nil
+}
+
+// sumIsGood checks TCP's checksum in a frame that a stack sent, and IP's.
+func sumIsGood(b []byte) bool {
+	tcp := segmentOf(b)
+	if b[14]>>4 == 6 {
+		ip := header.IPv6(b[14:])
+		return int(ip.PayloadLength()) == len(tcp) &&
+			tcp.IsChecksumValid(ip.SourceAddress(), ip.DestinationAddress(), checksum.Checksum(tcp.Payload(), 0), uint16(len(tcp.Payload())))
+	}
+	ip := header.IPv4(b[14:])
+	return ip.IsChecksumValid() && int(ip.TotalLength()) == len(ip) &&
+		tcp.IsChecksumValid(ip.SourceAddress(), ip.DestinationAddress(), checksum.Checksum(tcp.Payload(), 0), uint16(len(tcp.Payload())))
+}
+
+// sendTCP sends the stack a segment from the peer's address.
+func (w *wire) sendTCP(fields header.TCPFields, payload []byte) {
+	w.t.Helper()
+	seg := tcpSegmentOf(w.fam.b, w.fam.a, fields, payload)
+	w.sendIP(6, seg)
+}
+
+// sendIP sends the stack a packet from the peer's address.
+func (w *wire) sendIP(proto uint8, payload []byte) {
+	w.t.Helper()
+	w.send(w.eth(), ipPacket(w.fam.b, w.fam.a, proto, len(payload)), payload)
+}
+
+// eth is the header of a frame to the stack.
+func (w *wire) eth() []byte {
+	proto := uint16(0x86dd)
+	if w.fam.a.Is4() {
+		proto = 0x0800
+	}
+	return ethernet(w.h.user.link.info.Addr, wireMAC, proto)
+}
+
 func ethernet(dst, src [6]byte, proto uint16) []byte {
 	return binary.BigEndian.AppendUint16(append(append([]byte(nil), dst[:]...), src[:]...), proto)
 }
@@ -91,7 +157,79 @@ func (w *wire) answerARP(request []byte) {
 	w.send(ethernet([6]byte(request[6:]), wireMAC, 0x0806), reply)
 }
 
+// isWho recognizes the question which Ethernet address an IP address has.
+func isWho(for_ netip.Addr) func(b []byte) bool {
+	if for_.Is4() {
+		return isARPRequest(for_)
+	}
+	return func(b []byte) bool {
+		return binary.BigEndian.Uint16(b[12:]) == 0x86dd && b[20] == 58 && b[54] == 135 && netip.AddrFrom16([16]byte(b[62:])) == for_
+	}
+}
+
+// resolve waits for the question for an address and answers it.
+func (w *wire) resolve(a netip.Addr) {
+	w.t.Helper()
+	w.answer(w.recv("who is "+a.String(), isWho(a)))
+}
+
+// answer answers a question that isWho recognized.
+func (w *wire) answer(request []byte) {
+	w.t.Helper()
+	if w.fam.a.Is4() {
+		w.answerARP(request)
+		return
+	}
+	w.sayNeighbour(netip.AddrFrom16([16]byte(request[62:])), netip.AddrFrom16([16]byte(request[22:])))
+}
+
+// sayNeighbour tells to, in a solicited advertisement, that a is here.
+func (w *wire) sayNeighbour(a, to netip.Addr) {
+	w.t.Helper()
+	icmp := append([]byte{136, 0, 0, 0, 0x60, 0, 0, 0}, a.AsSlice()...)
+	icmp = append(append(icmp, 2, 1), wireMAC[:]...)
+	ip := header.IPv6(ipPacket(a, to, 58, len(icmp)))
+	ip.SetHopLimit(255)
+	sumICMPv6(ip, icmp)
+	w.send(w.eth(), ip, icmp)
+}
+
+// sumICMPv6 sets the checksum of an ICMPv6 message behind ip.
+func sumICMPv6(ip header.IPv6, icmp header.ICMPv6) {
+	icmp.SetChecksum(0)
+	icmp.SetChecksum(header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: icmp, Src: ip.SourceAddress(), Dst: ip.DestinationAddress()}))
+}
+
+// icmpError is an ICMP error, of type and code, about a packet from a stack. rest is what comes between the checksum
+// and the packet.
+func (w *wire) icmpError(typ, code byte, rest uint32, packet []byte) {
+	w.t.Helper()
+	w.icmpErrorFrom(w.fam.b, typ, code, rest, packet)
+}
+
+func (w *wire) icmpErrorFrom(from netip.Addr, typ, code byte, rest uint32, packet []byte) {
+	w.t.Helper()
+	icmp := append(binary.BigEndian.AppendUint32([]byte{typ, code, 0, 0}, rest), packet...)
+	if w.fam.a.Is4() {
+		binary.BigEndian.PutUint16(icmp[2:], ^checksum.Checksum(icmp, 0))
+		w.send(w.eth(), ipPacket(from, w.fam.a, 1, len(icmp)), icmp)
+		return
+	}
+	ip := ipPacket(from, w.fam.a, 58, len(icmp))
+	sumICMPv6(ip, icmp)
+	w.send(w.eth(), ip, icmp)
+}
+
+// ipPacket returns an IP header.
 func ipPacket(from, to netip.Addr, proto uint8, payload int) []byte {
+	if from.Is6() {
+		h := header.IPv6(make([]byte, header.IPv6MinimumSize))
+		h.Encode(&header.IPv6Fields{
+			PayloadLength: uint16(payload), HopLimit: 64, TransportProtocol: tcpip.TransportProtocolNumber(proto),
+			SrcAddr: toAddress(from), DstAddr: toAddress(to),
+		})
+		return h
+	}
 	h := header.IPv4(make([]byte, header.IPv4MinimumSize))
 	h.Encode(&header.IPv4Fields{
 		TotalLength: uint16(header.IPv4MinimumSize + payload), TTL: 64, Protocol: proto,
@@ -101,13 +239,19 @@ func ipPacket(from, to netip.Addr, proto uint8, payload int) []byte {
 	return h
 }
 
-// tcpSegment makes a TCP segment from our peer.
-func tcpSegment(fields header.TCPFields, payload []byte) []byte {
-	b := make([]byte, header.TCPMinimumSize, header.TCPMinimumSize+len(payload))
+// tcpSegmentOf makes a TCP segment.
+func tcpSegmentOf(from, to netip.Addr, fields header.TCPFields, payload []byte) []byte {
+	return tcpSegmentWith(from, to, fields, nil, payload)
+}
+
+// tcpSegmentWith has options, whose length is a multiple of four.
+func tcpSegmentWith(from, to netip.Addr, fields header.TCPFields, options, payload []byte) []byte {
+	b := make([]byte, header.TCPMinimumSize+len(options), header.TCPMinimumSize+len(options)+len(payload))
 	h := header.TCP(b)
-	fields.DataOffset = header.TCPMinimumSize
+	fields.DataOffset = uint8(len(b))
 	h.Encode(&fields)
-	sum := header.PseudoHeaderChecksum(header.TCPProtocolNumber, toAddress(addrB), toAddress(addrA), uint16(len(b)+len(payload)))
+	copy(b[header.TCPMinimumSize:], options)
+	sum := header.PseudoHeaderChecksum(header.TCPProtocolNumber, toAddress(from), toAddress(to), uint16(len(b)+len(payload)))
 	h.SetChecksum(^h.CalculateChecksum(checksum.Checksum(payload, sum)))
 	return append(b, payload...)
 }
@@ -132,110 +276,203 @@ func TestAnswersARPAndPing(t *testing.T) {
 }
 
 func TestDropsWhatIsNotForUs(t *testing.T) {
-	w := newWire(t, Config{})
-	mac := w.h.user.link.info.Addr
-	ping := []byte{8, 0, 0xf7, 0xff, 0, 0, 0, 0}
-	ip := ipPacket(addrB, addrA, 1, len(ping))
-	bad := bytes.Clone(ip)
-	bad[8]++
-	for i, frame := range [][]byte{
-		joined(ethernet([6]byte{2, 9, 9, 9, 9, 9}, wireMAC, 0x0800), ip, ping), // another host
-		joined(ethernet(mac, wireMAC, 0x8100), []byte{0, 1, 8, 0}, ip, ping),   // a VLAN
-		joined(ethernet(mac, wireMAC, 0x86dd), ip, ping),                       // IPv6
-		joined(ethernet(mac, wireMAC, 0x0800), bad, ping),                      // IP checksum
-		joined(ethernet(mac, wireMAC, 0x0800), ip[:10]),                        // cut off
-		joined(ethernet(mac, wireMAC, 0x0800), []byte{0x43}, ip[1:], ping),     // header length 12
-		joined(ethernet(mac, wireMAC, 0x0800), []byte{0x4f}, ip[1:], ping),     // header length 60
-	} {
-		w.send(frame)
-		until(t, fmt.Sprintf("drop %d", i), func() bool { return w.h.Stats().DropsIn == uint64(i+1) }, w.h)
-	}
-	require.EqualValues(t, 1, w.h.Stats().ChecksumErrors)
-	require.Zero(t, w.h.Stats().FramesOut, "none of them has an answer")
+	bothFamilies(t, func(t *testing.T, fam family) {
+		w := newWireOf(t, fam, Config{})
+		mac := w.h.user.link.info.Addr
+		ping := []byte{8, 0, 0xf7, 0xff, 0, 0, 0, 0}
+		ip := ipPacket(addrB, addrA, 1, len(ping))
+		bad := bytes.Clone(ip)
+		bad[8]++
+		ping6 := []byte{128, 0, 0, 0, 0, 0, 0, 0}
+		ip6 := ipPacket(inet6.b, inet6.a, 58, len(ping6))
+		sumICMPv6(ip6, ping6)
+		frames := [][]byte{
+			joined(ethernet([6]byte{2, 9, 9, 9, 9, 9}, wireMAC, 0x0800), ip, ping),   // another host
+			joined(ethernet([6]byte{2, 9, 9, 9, 9, 9}, wireMAC, 0x86dd), ip6, ping6), // another host
+			joined(ethernet(mac, wireMAC, 0x8100), []byte{0, 1, 8, 0}, ip, ping),     // a VLAN
+			joined(ethernet(mac, wireMAC, 0x0800), bad, ping),                        // IP checksum
+			joined(ethernet(mac, wireMAC, 0x0800), ip[:10]),                          // cut off
+			joined(ethernet(mac, wireMAC, 0x86dd), ip6[:39]),
+			joined(ethernet(mac, wireMAC, 0x0800), []byte{0x43}, ip[1:], ping),                         // header length 12
+			joined(ethernet(mac, wireMAC, 0x0800), []byte{0x4f}, ip[1:], ping),                         // header length 60
+			joined(ethernet(mac, wireMAC, 0x86dd), []byte{0x40}, ip6[1:], ping6),                       // version 4
+			joined(ethernet([6]byte{0x33, 0x33, 0xff, 0, 0, 9}, wireMAC, 0x86dd), ip6, ping6),          // the group of another address
+			joined(ethernet([6]byte{0x33, 0x33, 0, 0, 0, 2}, wireMAC, 0x86dd), ip6, ping6),             // the group of routers
+			joined(ethernet([6]byte{0x33, 0x33, 0, 1, 0, 2}, wireMAC, 0x86dd), ip6, ping6),             // the group of DHCP servers
+			joined(ethernet([6]byte{255, 255, 255, 255, 255, 255}, wireMAC, 0x88cc), make([]byte, 46)), // LLDP
+		}
+		if fam == inet4 {
+			frames = append(frames, joined(ethernet(mac, wireMAC, 0x86dd), ip6, ping6)) // nothing of IPv6 is ours
+		} else {
+			frames = append(frames, joined(ethernet(mac, wireMAC, 0x0800), ip, ping), joined(ethernet(mac, wireMAC, 0x0806), make([]byte, 28)))
+		}
+		for n, _ := w.port.Recv(w.in, 0); n > 0; n, _ = w.port.Recv(w.in, 0) {
+		}
+		for i, frame := range frames {
+			w.send(frame)
+			until(t, fmt.Sprintf("drop %d", i), func() bool { return w.h.Stats().DropsIn == uint64(i+1) }, w.h)
+		}
+		n, err := w.port.Recv(w.in, 10*time.Millisecond)
+		require.NoError(t, err)
+		require.Zero(t, n, "none of them has an answer")
+		if fam == inet4 {
+			require.EqualValues(t, 1, w.h.Stats().ChecksumErrors)
+			require.Zero(t, w.h.Stats().FramesOut)
+		}
+	})
 }
 
 func joined(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
 
 func TestResetForUnknownPort(t *testing.T) {
-	w := newWire(t, Config{})
-	mac := w.h.user.link.info.Addr
-	syn := tcpSegment(header.TCPFields{SrcPort: 1000, DstPort: 2000, SeqNum: 99, Flags: header.TCPFlagSyn, WindowSize: 1000}, nil)
-	w.send(ethernet(mac, wireMAC, 0x0800), ipPacket(addrB, addrA, 6, len(syn)), syn)
-	w.answerARP(w.recv("ARP request", isARPRequest(addrB)))
-	rst := w.recv("reset", func(b []byte) bool { return b[23] == 6 })
-	require.Equal(t, header.TCPFlags(header.TCPFlagRst|header.TCPFlagAck), header.TCP(rst[34:]).Flags())
-	require.EqualValues(t, 100, header.TCP(rst[34:]).AckNumber())
-	require.EqualValues(t, 1, w.h.Stats().ResetsOut)
+	bothFamilies(t, func(t *testing.T, fam family) {
+		w := newWireOf(t, fam, Config{})
+		syn := header.TCPFields{SrcPort: 1000, DstPort: 2000, SeqNum: 99, Flags: header.TCPFlagSyn, WindowSize: 1000}
+		w.sendTCP(syn, nil)
+		w.resolve(fam.b)
+		frame, rst := w.recvTCP("reset", nil)
+		require.Equal(t, header.TCPFlags(header.TCPFlagRst|header.TCPFlagAck), rst.Flags())
+		require.EqualValues(t, 100, rst.AckNumber())
+		require.True(t, sumIsGood(frame))
+		require.EqualValues(t, 1, w.h.Stats().ResetsOut)
 
-	// A wrong checksum gets no answer.
-	syn[3]++
-	w.send(ethernet(mac, wireMAC, 0x0800), ipPacket(addrB, addrA, 6, len(syn)), syn)
-	time.Sleep(20 * time.Millisecond)
-	require.EqualValues(t, 1, w.h.Stats().ResetsOut)
+		// A wrong checksum gets no answer.
+		seg := tcpSegmentOf(fam.b, fam.a, syn, nil)
+		seg[3]++
+		w.sendIP(6, seg)
+		time.Sleep(20 * time.Millisecond)
+		require.EqualValues(t, 1, w.h.Stats().ResetsOut)
+	})
 }
 
 func TestUnreachable(t *testing.T) {
-	t.Run("no answer to ARP", func(t *testing.T) {
-		t.Parallel()
-		w := newWire(t, Config{})
-		c, err := w.h.Dial(netip.Addr{}, netip.AddrPortFrom(addrB, 1))
-		require.NoError(t, err)
-		until(t, "failure", func() bool { _, err = c.Connected(); return err != nil && w.h.seen[c] > 0 }, w.h)
-		require.ErrorIs(t, err, syscall.EHOSTUNREACH)
-		c.Close()
+	for _, fam := range []family{inet4, inet6} {
+		t.Run("no answer to "+familyOf(fam.a), func(t *testing.T) {
+			t.Parallel()
+			w := newWireOf(t, fam, Config{})
+			c, err := w.h.Dial(netip.Addr{}, netip.AddrPortFrom(fam.b, 1))
+			require.NoError(t, err)
+			until(t, "failure", func() bool { _, err = c.Connected(); return err != nil && w.h.seen[c] > 0 }, w.h)
+			require.ErrorIs(t, err, syscall.EHOSTUNREACH)
+			c.Close()
 
-		// The next attempt asks again.
-		for n, _ := w.port.Recv(w.in, 0); n > 0; n, _ = w.port.Recv(w.in, 0) {
-		}
-		c, err = w.h.Dial(netip.Addr{}, netip.AddrPortFrom(addrB, 1))
-		require.NoError(t, err)
-		w.recv("ARP request", isARPRequest(addrB))
-		c.Abort()
-	})
+			// The next attempt asks again.
+			for n, _ := w.port.Recv(w.in, 0); n > 0; n, _ = w.port.Recv(w.in, 0) {
+			}
+			c, err = w.h.Dial(netip.Addr{}, netip.AddrPortFrom(fam.b, 1))
+			require.NoError(t, err)
+			w.recv("the question", isWho(fam.b))
+			c.Abort()
+		})
+	}
 	t.Run("no route", func(t *testing.T) {
+		bothFamilies(t, func(t *testing.T, fam family) {
+			w := newWireOf(t, fam, Config{})
+			_, err := w.h.Dial(netip.Addr{}, netip.AddrPortFrom(fam.far, 1))
+			require.ErrorIs(t, err, syscall.ENETUNREACH)
+			require.ErrorContains(t, err, "--gw")
+			for _, a := range []string{"0.0.0.0", "::", "127.0.0.1", "::1", "224.0.0.1", "ff02::1", "255.255.255.255"} {
+				if a := netip.MustParseAddr(a); a.Is4() == fam.a.Is4() {
+					_, err := w.h.Dial(netip.Addr{}, netip.AddrPortFrom(a, 1))
+					require.ErrorIs(t, err, syscall.ENETUNREACH, "%v", a)
+				}
+			}
+			require.Zero(t, w.h.Stats().Conns)
+		})
+	})
+	t.Run("other family", func(t *testing.T) {
 		w := newWire(t, Config{})
-		_, err := w.h.Dial(netip.Addr{}, netip.MustParseAddrPort("192.0.2.1:1"))
-		require.ErrorIs(t, err, syscall.ENETUNREACH)
-		_, err = w.h.Dial(netip.Addr{}, netip.MustParseAddrPort("[2001:db8::1]:1"))
+		_, err := w.h.Dial(netip.Addr{}, netip.MustParseAddrPort("[2001:db8::1]:1"))
 		require.ErrorIs(t, err, syscall.EAFNOSUPPORT)
-		require.Zero(t, w.h.Stats().Conns)
+		require.ErrorContains(t, err, "no IPv6 address: add one")
+		_, err = w.h.Listen(netip.MustParseAddrPort("[fd77::1]:1"), 1)
+		require.ErrorIs(t, err, syscall.EAFNOSUPPORT)
+		w = newWireOf(t, inet6, Config{})
+		_, err = w.h.Dial(netip.Addr{}, netip.MustParseAddrPort("192.0.2.1:1"))
+		require.ErrorIs(t, err, syscall.EAFNOSUPPORT)
+		require.ErrorContains(t, err, "no IPv4 address: add one")
+		_, err = w.h.Dial(netip.Addr{}, netip.MustParseAddrPort("[::ffff:192.0.2.1]:1"))
+		require.ErrorIs(t, err, syscall.EAFNOSUPPORT)
+		_, err = w.h.Listen(netip.MustParseAddrPort("0.0.0.0:1"), 1)
+		require.ErrorIs(t, err, syscall.EAFNOSUPPORT)
 	})
 	t.Run("told by ICMP", func(t *testing.T) {
-		w := newWire(t, Config{})
-		c, err := w.h.Dial(netip.Addr{}, netip.AddrPortFrom(addrB, 1))
-		require.NoError(t, err)
-		w.answerARP(w.recv("ARP request", isARPRequest(addrB)))
-		syn := w.recv("SYN", func(b []byte) bool { return b[23] == 6 })
-		icmp := append([]byte{3, 1, 0, 0, 0, 0, 0, 0}, syn[14:14+28]...)
-		binary.BigEndian.PutUint16(icmp[2:], ^checksum.Checksum(icmp, 0))
-		w.send(ethernet([6]byte(syn[6:]), wireMAC, 0x0800), ipPacket(addrB, addrA, 1, len(icmp)), icmp)
-		until(t, "failure", func() bool { _, err = c.Connected(); return err != nil && w.h.seen[c] > 0 }, w.h)
-		require.ErrorIs(t, err, syscall.EHOSTUNREACH)
-		c.Close()
+		for _, c := range []struct {
+			fam       family
+			typ, code byte
+			want      error
+		}{
+			{inet4, 3, 0, syscall.ENETUNREACH},
+			{inet4, 3, 1, syscall.EHOSTUNREACH},
+			{inet4, 3, 3, syscall.ECONNREFUSED},
+			{inet4, 3, 13, syscall.EHOSTUNREACH},
+			{inet6, 1, 0, syscall.ENETUNREACH},
+			{inet6, 1, 1, syscall.ENETUNREACH},
+			{inet6, 1, 3, syscall.ENETUNREACH},
+			{inet6, 1, 4, syscall.ECONNREFUSED},
+		} {
+			w := newWireOf(t, c.fam, Config{})
+			conn, err := w.h.Dial(netip.Addr{}, netip.AddrPortFrom(c.fam.b, 1))
+			require.NoError(t, err)
+			w.resolve(c.fam.b)
+			frame, _ := w.recvTCP("SYN", nil)
+			w.icmpError(c.typ, c.code, 0, frame[14:14+c.fam.headers()-12])
+			until(t, "failure", func() bool { _, err = conn.Connected(); return err != nil && w.h.seen[conn] > 0 }, w.h)
+			require.ErrorIs(t, err, c.want, "%+v", c)
+			conn.Close()
+		}
 	})
 }
 
 func TestGateway(t *testing.T) {
-	gateway := netip.MustParseAddr("10.77.0.254")
-	w := newWire(t, Config{Gateway: gateway})
-	c, err := w.h.Dial(netip.Addr{}, netip.MustParseAddrPort("192.0.2.1:7"))
-	require.NoError(t, err)
-	w.answerARP(w.recv("ARP request for the gateway", isARPRequest(gateway)))
-	syn := w.recv("SYN", func(b []byte) bool { return b[23] == 6 })
-	require.Equal(t, wireMAC[:], syn[:6])
-	require.Equal(t, []byte{192, 0, 2, 1}, syn[30:34])
-	c.Abort()
+	for _, c := range []struct {
+		fam     family
+		gateway string
+	}{{inet4, "10.77.0.254"}, {inet6, "fd77::fe"}, {inet6, "fe80::fe"}, {inet6, "fe80::fe%pipe-a"}} {
+		t.Run(c.gateway, func(t *testing.T) {
+			gateway := netip.MustParseAddr(c.gateway)
+			w := newWireOf(t, c.fam, Config{Gateways: []netip.Addr{gateway}})
+			conn, err := w.h.Dial(netip.Addr{}, netip.AddrPortFrom(c.fam.far, 7))
+			require.NoError(t, err)
+			w.resolve(gateway.WithZone(""))
+			syn, _ := w.recvTCP("SYN", nil)
+			require.Equal(t, wireMAC[:], syn[:6])
+			to := syn[30:34]
+			if c.fam == inet6 {
+				to = syn[38:54]
+			}
+			require.Equal(t, c.fam.far.AsSlice(), to)
+			conn.Abort()
+		})
+	}
+	t.Run("of each family", func(t *testing.T) {
+		w := newWire(t, Config{
+			Addrs:    []netip.Prefix{netip.PrefixFrom(inet4.a, 24), netip.PrefixFrom(inet6.a, 64)},
+			Gateways: []netip.Addr{inet6.gateway, inet4.gateway},
+		})
+		for _, fam := range []family{inet4, inet6} {
+			w.fam = fam
+			conn, err := w.h.Dial(netip.Addr{}, netip.AddrPortFrom(fam.far, 7))
+			require.NoError(t, err)
+			w.resolve(fam.gateway)
+			w.recvTCP("SYN", nil)
+			require.Equal(t, fam.a, conn.LocalAddr().Addr())
+			conn.Abort()
+		}
+	})
 }
 
 func TestConnectTimeout(t *testing.T) {
-	w := newWire(t, Config{ConnectTimeout: 50 * time.Millisecond})
-	c, err := w.h.Dial(netip.Addr{}, netip.AddrPortFrom(addrB, 1))
-	require.NoError(t, err)
-	w.answerARP(w.recv("ARP request", isARPRequest(addrB)))
-	w.recv("SYN", func(b []byte) bool { return b[23] == 6 })
-	until(t, "timeout", func() bool { _, err = c.Connected(); return err != nil && w.h.seen[c] > 0 }, w.h)
-	require.ErrorIs(t, err, syscall.ETIMEDOUT)
-	c.Close()
+	bothFamilies(t, func(t *testing.T, fam family) {
+		w := newWireOf(t, fam, Config{ConnectTimeout: 50 * time.Millisecond})
+		c, err := w.h.Dial(netip.Addr{}, netip.AddrPortFrom(fam.b, 1))
+		require.NoError(t, err)
+		w.resolve(fam.b)
+		w.recvTCP("SYN", nil)
+		until(t, "timeout", func() bool { _, err = c.Connected(); return err != nil && w.h.seen[c] > 0 }, w.h)
+		require.ErrorIs(t, err, syscall.ETIMEDOUT)
+		c.Close()
+	})
 }
 
 // broken is a port that gives up.
@@ -291,19 +528,49 @@ func TestInterfaceGone(t *testing.T) {
 }
 
 func TestConfigErrors(t *testing.T) {
-	ok := netip.MustParsePrefix("10.0.0.1/24")
+	addrs := func(list ...string) []netip.Prefix {
+		var ps []netip.Prefix
+		for _, s := range list {
+			ps = append(ps, netip.MustParsePrefix(s))
+		}
+		return ps
+	}
+	gateways := func(list ...string) []netip.Addr {
+		var as []netip.Addr
+		for _, s := range list {
+			as = append(as, netip.MustParseAddr(s))
+		}
+		return as
+	}
+	v4, v6 := addrs("10.0.0.1/24"), addrs("fd77::1/64")
 	for name, c := range map[string]Config{
-		"no address":      {},
-		"invalid address": {Addrs: []netip.Prefix{{}}},
-		"IPv6":            {Addrs: []netip.Prefix{netip.MustParsePrefix("fd77::1/64")}},
-		"multicast":       {Addrs: []netip.Prefix{netip.MustParsePrefix("224.0.0.1/24")}},
-		"loopback":        {Addrs: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8")}},
-		"far gateway":     {Addrs: []netip.Prefix{ok}, Gateway: netip.MustParseAddr("10.0.1.1")},
-		"small buffer":    {Addrs: []netip.Prefix{ok}, RecvBuffer: 1000},
-		"large buffer":    {Addrs: []netip.Prefix{ok}, SendBuffer: MaxBuffer + 1},
-		"recovery":        {Addrs: []netip.Prefix{ok}, Recovery: 9},
-		"large MTU":       {Addrs: []netip.Prefix{ok}, MTU: 9000},
-		"small MTU":       {Addrs: []netip.Prefix{ok}, MTU: 60},
+		"no address":             {},
+		"invalid address":        {Addrs: []netip.Prefix{{}}},
+		"multicast":              {Addrs: addrs("224.0.0.1/24")},
+		"multicast 6":            {Addrs: addrs("ff02::1/64")},
+		"loopback":               {Addrs: addrs("127.0.0.1/8")},
+		"loopback 6":             {Addrs: addrs("::1/128")},
+		"unspecified 6":          {Addrs: addrs("::/64")},
+		"mapped":                 {Addrs: addrs("::ffff:10.0.0.1/120")},
+		"twice":                  {Addrs: addrs("fd77::1/64", "fd77::1/64")},
+		"far gateway":            {Addrs: v4, Gateways: gateways("10.0.1.1")},
+		"far gateway 6":          {Addrs: v6, Gateways: gateways("fd78::1")},
+		"two gateways":           {Addrs: v4, Gateways: gateways("10.0.0.2", "10.0.0.3")},
+		"two gateways 6":         {Addrs: v6, Gateways: gateways("fe80::1", "fd77::3")},
+		"gateway of none":        {Addrs: v4, Gateways: gateways("fe80::1")},
+		"gateway of none 6":      {Addrs: v6, Gateways: gateways("10.0.0.2")},
+		"gateway is us":          {Addrs: v6, Gateways: gateways("fd77::1")},
+		"gateway is many":        {Addrs: v6, Gateways: gateways("ff02::2")},
+		"gateway is nobody":      {Addrs: v6, Gateways: []netip.Addr{{}}},
+		"gateway on other link":  {Addrs: v6, Gateways: gateways("fe80::1%eth7")},
+		"far link-local gateway": {Addrs: v4, Gateways: gateways("169.254.0.1")},
+		"small buffer":           {Addrs: v4, RecvBuffer: 1000},
+		"large buffer":           {Addrs: v4, SendBuffer: MaxBuffer + 1},
+		"recovery":               {Addrs: v4, Recovery: 9},
+		"large MTU":              {Addrs: v4, MTU: 9000},
+		"small MTU":              {Addrs: v4, MTU: 60},
+		"small MTU 6":            {Addrs: v6, MTU: 1279},
+		"small MTU for one":      {Addrs: append(addrs("10.0.0.1/24"), v6...), MTU: 1279},
 	} {
 		t.Run(name, func(t *testing.T) {
 			near, far, err := pktio.NewPipe(pktio.PipeConfig{})
@@ -311,9 +578,6 @@ func TestConfigErrors(t *testing.T) {
 			defer far.Close()
 			_, err = New(near, c)
 			require.Error(t, err)
-			if name == "IPv6" {
-				require.ErrorIs(t, err, errors.ErrUnsupported)
-			}
 			_, err = near.Recv(nil, 0)
 			require.ErrorIs(t, err, pktio.ErrClosed, "New takes the port, also when it fails")
 		})
@@ -326,6 +590,8 @@ func TestStackKnowsItself(t *testing.T) {
 	w := newWire(t, Config{})
 	require.Equal(t, 1500, w.h.MTU())
 	require.Equal(t, []netip.Prefix{netip.MustParsePrefix("10.77.0.1/24")}, w.h.Addrs())
+	both := []netip.Prefix{netip.MustParsePrefix("fd77::1/64"), netip.MustParsePrefix("10.77.0.1/24"), netip.MustParsePrefix("fe80::1/64")}
+	require.Equal(t, both, newWire(t, Config{Addrs: both, MTU: 1280}).h.Addrs())
 	k, err := NewKernel(KernelConfig{})
 	require.NoError(t, err)
 	defer k.Close()
