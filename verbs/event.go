@@ -28,7 +28,7 @@ const (
 	EventSRQLimitReached  EventType = 15 // a shared receive queue fell below its limit
 	EventQPLastWQEReached EventType = 16 // a failed queue pair took its last shared receive
 	EventClientReregister EventType = 17 // not used on iWARP
-	EventGIDChange        EventType = 18 // an address of the device changed
+	EventGIDChange        EventType = 18 // an address of the device changed, or another host uses it too
 	EventWQFatal          EventType = 19 // not used on iWARP
 )
 

@@ -41,6 +41,9 @@ type Provider struct {
 	// Stats returns what the provider counts; this package adds the objects. May
 	// be nil.
 	Stats func() Stats
+	// Memory describes the memory that the provider has allocated for its own use,
+	// as of now; it may take milliseconds. May be nil.
+	Memory func() []Memory
 	// Close ends the device. All queue pairs and regions are gone by then; open
 	// listeners and dials are the provider's to end. Called once.
 	Close func() error
@@ -58,6 +61,22 @@ type Provider struct {
 	Leaked func(Leak)
 	// TraceLeaks adds the stack of its creation to every Leak, at some cost.
 	TraceLeaks bool
+}
+
+// Memory describes a piece of memory that a provider has allocated for its own
+// use, such as packet buffers; for people.
+type Memory struct {
+	Purpose  string // "transmit buffers"
+	Count    int    // buffers
+	Size     int    // octets of each
+	Octets   int    // of all, with what lies between them
+	Pages    string // "huge", "transparent huge", "plain" or "Go's heap"
+	PageSize int    // octets
+	Locked   bool   // never swapped out
+	Resident int    // octets that take memory at this moment; -1: unknown
+	InHuge   int    // octets of those in huge pages
+	Text     string // all from Octets on, in one line
+	Why      string // why it is not better, and what would help; empty if nothing would
 }
 
 // QPSetup is what a provider gets to make a queue pair. Slots of SQ and RQ are

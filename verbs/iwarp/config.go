@@ -16,7 +16,7 @@ type Backend uint8
 const (
 	Auto   Backend = iota // Packet where the host allows it, else Kernel
 	Packet                // own TCP/IP stack over an AF_PACKET socket
-	XDP                   // own TCP/IP stack over AF_XDP; not built yet
+	XDP                   // own TCP/IP stack over AF_XDP sockets
 	Kernel                // the host's TCP sockets
 	pipe                  // own TCP/IP stack over a link in memory, see Pipe
 )
@@ -45,15 +45,19 @@ func ParseBackend(s string) (Backend, error) {
 // sockets with the protocol defaults below.
 type Config struct {
 	Backend   Backend
+	XDPMode   pktio.XDPMode  // where XDP's program runs: pktio.XDPAuto, XDPNative or XDPGeneric
 	Interface string         // network interface of Packet and XDP
-	Addrs     []netip.Prefix // addresses of our own stack, which the host must not own; not for Kernel, which has all of the host's
-	Gateway   netip.Addr     // next hop for destinations off the link; none if zero
+	Addrs     []netip.Prefix // addresses of our own stack, IPv4 and IPv6, which the host must not own; not for Kernel, which has all of the host's
+	Gateways  []netip.Addr   // next hops for destinations off the link, at most one of each family
 	MTU       int            // octets of an IP packet; the interface's if 0
 
 	Protocol
 
+	AddressProbe time.Duration // how long Open asks the link whether another host has one of Addrs; DefaultAddressProbe if 0, not at all if negative
+	DownGrace    time.Duration // how long the interface may be down before the device fails, with all its connections; DefaultDownGrace if 0, at once if negative, as always when it is deleted
+
 	SpinFor time.Duration                        // how long an idle receive goroutine spins before it blocks; DefaultSpin if 0, none if negative
-	Tap     func(pktio.Port) (pktio.Port, error) // wraps Packet's port: to capture, or in pktio.Faulty; nil for none
+	Tap     func(pktio.Port) (pktio.Port, error) // wraps the port of Packet or XDP: to capture, or in pktio.Faulty; nil for none
 	Logger  *slog.Logger                         // connection set-up and loss; nil for none
 }
 
@@ -75,7 +79,8 @@ type Protocol struct {
 	ConnectTimeout time.Duration // TCP connect, and again from Request to Reply; 10 s if 0
 	RequestTimeout time.Duration // from a TCP connection to its whole Request; 5 s if 0
 	DrainTimeout   time.Duration // from our Terminate or FIN to the peer's FIN, and the longest that the peer may take nothing before it; 3 s if 0
-	HalfOpen       int           // connections of one listener that have sent no whole Request; the oldest gives way to a new one; 128 if 0
+	Keepalive      time.Duration // how long a peer that is silent is trusted; DefaultKeepalive if 0, for ever while nothing is under way if negative
+	HalfOpen       int           // connections of one listener that have sent no whole Request; further ones wait until the oldest gives way, after 100 ms; 1024 if 0
 }
 
 const (
@@ -83,6 +88,16 @@ const (
 	// before it blocks: long enough for an answer from the next host, short
 	// enough for an idle device to use no processor.
 	DefaultSpin = 50 * time.Microsecond
+	// DefaultKeepalive is after how long a silent peer, dead or cut off, ends
+	// its connections with ETIMEDOUT, whether something is under way or not.
+	DefaultKeepalive = time.Minute
+	// DefaultAddressProbe is long enough for any host on the link to say that
+	// it has the address, and hardly noticed by who opens a device.
+	DefaultAddressProbe = 300 * time.Millisecond
+	// DefaultDownGrace outlasts a cable that is put back, a switch or a driver
+	// that starts anew. What becomes of a connection meanwhile is Keepalive's
+	// affair.
+	DefaultDownGrace = 2 * time.Minute
 	// DefaultReadDepth is the number of reads in flight each way, clear of
 	// the smallest limit of known adapters (32).
 	DefaultReadDepth = 16
@@ -93,7 +108,7 @@ const (
 	connectTimeout = 10 * time.Second
 	requestTimeout = 5 * time.Second
 	drainTimeout   = 3 * time.Second
-	halfOpen       = 128
+	halfOpen       = 1024
 )
 
 // withDefaults returns a checked copy with every zero replaced.
@@ -114,6 +129,7 @@ func (p Protocol) withDefaults() (Protocol, error) {
 	after(&p.ConnectTimeout, connectTimeout)
 	after(&p.RequestTimeout, requestTimeout)
 	after(&p.DrainTimeout, drainTimeout)
+	after(&p.Keepalive, DefaultKeepalive)
 	switch {
 	case p.IRD < 0 || p.IRD > MaxReadDepth || p.ORD < 0 || p.ORD > MaxReadDepth:
 		return p, fmt.Errorf("read depths IRD %d, ORD %d: each must be 0..%d", p.IRD, p.ORD, MaxReadDepth)

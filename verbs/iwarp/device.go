@@ -22,6 +22,7 @@ type device struct {
 	table *ddp.Table
 	pool  *mempool.Pool // FPDUs on their way to TCP
 	why   string        // see Explain
+	bufs  []buffers     // see Memory
 	txq   txQueue
 	role  receiver       // who receives
 	rx    sync.WaitGroup // the receive goroutine
@@ -52,7 +53,7 @@ type device struct {
 
 // txBuffers and txBufferSize bound the memory for FPDUs on their way to TCP: a
 // buffer is in use only between the first FPDU of a burst and its flush, so a
-// few serve any number of queue pairs.
+// few serve any number of queue pairs, and one that is idle has touched none.
 const (
 	txBuffers    = 32
 	txBufferSize = 256 << 10
@@ -60,7 +61,7 @@ const (
 )
 
 func newDevice(s *netstack.Stack, c *Config, name string) (*device, error) {
-	pool, err := mempool.New(mempool.Config{Count: txBuffers, Size: txBufferSize})
+	pool, err := mempool.New(mempool.Config{Count: txBuffers, Size: txBufferSize, Pages: mempool.Huge})
 	if err != nil {
 		return nil, err
 	}
@@ -70,6 +71,7 @@ func newDevice(s *netstack.Stack, c *Config, name string) (*device, error) {
 		events: make(chan verbs.AsyncEvent, eventBacklog),
 		qps:    map[uint32]*qp{}, conns: map[*conn]struct{}{}, listeners: map[*netstack.Listener]*listener{},
 		overrun: map[uint32]bool{}, live: map[*conn]struct{}{},
+		bufs: []buffers{poolBuffers("transmit buffers", pool)},
 	}
 	d.txq.init()
 	d.role.init()
@@ -93,6 +95,7 @@ func (d *device) provider() verbs.Provider {
 		Listen:   d.listen,
 		Events:   d.events,
 		Stats:    d.snapshot,
+		Memory:   d.memory,
 		Close:    d.close,
 		Progress: d.progress,
 		Parked:   d.parked,

@@ -273,15 +273,17 @@ func TestStrangers(t *testing.T) {
 			require.NoError(t, err)
 			defer conn.Close()
 		}
+		accepted := make(chan error, 1)
 		go func() {
-			if req, err := lis.Accept(ctx); err == nil {
-				if _, err := req.Accept(ctx, rdmacm.AcceptConfig{}); err != nil {
-					t.Errorf("accept: %v", err)
-				}
+			req, err := lis.Accept(ctx)
+			if err == nil {
+				_, err = req.Accept(ctx, rdmacm.AcceptConfig{})
 			}
+			accepted <- err
 		}()
 		c, err := (&rdmacm.Dialer{Device: l.a}).Dial(ctx, lis.Addr().String())
 		require.NoError(t, err)
+		require.NoError(t, <-accepted)
 		require.NoError(t, c.Close())
 		s := l.b.Stats()
 		require.Positive(t, s.Counter("cm.half_open_dropped"))

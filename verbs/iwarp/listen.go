@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -15,12 +16,22 @@ import (
 
 // listener holds connections until a whole MPA Request has arrived, and then
 // until the application takes them.
+//
+// Nobody is turned away because others came first. Where the application does
+// not keep up requests wait behind the backlog, and while some do no further
+// connection is taken from TCP: there they wait on, and where TCP has no room
+// for them either the peers try again.
 type listener struct {
 	dev    *device
 	tcp    *netstack.Listener
 	ready  chan *request // requests nobody has taken yet; its capacity is the backlog
-	young  []*conn       // connections without a whole Request, oldest first; receive goroutine
+	behind atomic.Bool   // requests wait for room in ready
 	closed chan struct{}
+
+	// The receive goroutine's own.
+	young  []*conn // connections without a whole Request, oldest first
+	queue  []*conn // those whose request waits for room in ready, likewise
+	paused bool    // resume will be called when there is room
 }
 
 // request is a connection whose Request waits for the application's answer.
@@ -70,6 +81,9 @@ func (l *listener) next(ctx context.Context) (verbs.RequestOps, error) {
 	}
 	select {
 	case r := <-l.ready:
+		if l.behind.Load() {
+			l.dev.do(l.refill)
+		}
 		return r.ops(), nil
 	case <-l.closed:
 		return verbs.RequestOps{}, verbs.ErrClosed
@@ -93,6 +107,9 @@ func (l *listener) shut() {
 	for len(l.young) > 0 {
 		l.young[0].abort()
 	}
+	for len(l.queue) > 0 {
+		l.queue[0].abort()
+	}
 	for n := len(l.ready); n > 0; n-- {
 		select {
 		case r := <-l.ready:
@@ -103,18 +120,34 @@ func (l *listener) shut() {
 	l.tcp.Close()
 }
 
-// arrived takes what the TCP listener has.
+// patience is how long a connection may be silent when others want its place:
+// a peer that means well sends its Request at once, but where a thousand come
+// together it takes a while until all have had their turn.
+const patience = 100 * time.Millisecond
+
+// arrived takes what the TCP listener has, as far as there is room for it.
 func (l *listener) arrived() {
 	for {
-		tcp, ok := l.tcp.Accept()
-		if !ok {
+		if len(l.queue) > 0 {
+			l.paused = true
 			return
 		}
 		if len(l.young) >= l.dev.proto.HalfOpen {
 			// A silent crowd must not lock out an honest peer: the one that
 			// has been silent longest goes.
+			if left := patience - l.dev.proto.RequestTimeout + time.Until(l.young[0].deadline); left > 0 {
+				if !l.paused {
+					l.paused = true
+					time.AfterFunc(left, func() { l.dev.do(l.resume) })
+				}
+				return
+			}
 			l.dev.stats.halfOpenDropped.Add(1)
 			l.young[0].abort()
+		}
+		tcp, ok := l.tcp.Accept()
+		if !ok {
+			return
 		}
 		c := l.dev.newConn(tcp, awaitRequest, l.dev.proto.RequestTimeout)
 		c.lis = l
@@ -123,14 +156,49 @@ func (l *listener) arrived() {
 	}
 }
 
-// forget drops c from those without a Request.
+// resume goes on with arrived where it has paused.
+func (l *listener) resume() {
+	if l.paused {
+		l.paused = false
+		l.arrived()
+	}
+}
+
+// forget drops c from those that wait for their Request or their turn.
 func (l *listener) forget(c *conn) {
-	for i, y := range l.young {
-		if y == c {
-			l.young = append(l.young[:i], l.young[i+1:]...)
+	for _, list := range []*[]*conn{&l.young, &l.queue} {
+		if i := slices.Index(*list, c); i >= 0 {
+			*list = slices.Delete(*list, i, i+1)
+			if l.paused {
+				l.dev.do(l.resume) // later: the caller may be arrived
+			}
 			return
 		}
 	}
+}
+
+// offer gives the application the request of c, when there is room.
+func (l *listener) offer(c *conn) {
+	l.queue = append(l.queue, c)
+	l.refill()
+	if len(l.queue) > 0 {
+		l.dev.stats.backlogFull.Add(1)
+	}
+}
+
+// refill moves requests that wait into the backlog.
+func (l *listener) refill() {
+	l.behind.Store(true) // first: who makes room from here on calls again
+	for len(l.queue) > 0 {
+		select {
+		case l.ready <- l.queue[0].req:
+			l.queue = slices.Delete(l.queue, 0, 1)
+		default:
+			return
+		}
+	}
+	l.behind.Store(false)
+	l.resume()
 }
 
 // request goes on from awaitRequest: octets have arrived.
@@ -153,12 +221,7 @@ func (c *conn) request() {
 	c.dev.timers.drop(c)
 	c.state = awaitAccept
 	c.req = &request{conn: c, mpa: req}
-	select {
-	case c.lis.ready <- c.req:
-	default:
-		c.dev.stats.backlogDropped.Add(1)
-		c.abort()
-	}
+	c.lis.offer(c)
 }
 
 // watch notices a peer that leaves before it is accepted.

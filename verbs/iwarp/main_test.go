@@ -2,7 +2,6 @@ package iwarp_test
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"testing"
 	"time"
@@ -120,7 +119,7 @@ func (l link) connectWith(t testing.TB, mine, theirs end) pair {
 
 func (l link) join(t testing.TB, p *pair, prepare func(e *end, qp *verbs.QP) error) {
 	ctx := within(t, 20*time.Second)
-	lis, err := (&rdmacm.ListenConfig{Device: l.b}).Listen(ctx, fmt.Sprintf("%s:0", l.addr))
+	lis, err := (&rdmacm.ListenConfig{Device: l.b}).Listen(ctx, netip.AddrPortFrom(l.addr, 0).String())
 	require.NoError(t, err)
 	defer lis.Close()
 	hook := func(e *end) func(*verbs.QP) error {

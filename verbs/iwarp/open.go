@@ -17,7 +17,8 @@ import (
 //
 // Errors name what is missing and the next step: the right (Packet needs
 // CAP_NET_RAW), the interface, its state, an address that the host owns or
-// another process uses (errors.Is netstack.ErrInUse).
+// another process uses (errors.Is netstack.ErrInUse), or that another host on
+// the link has (errors.Is netstack.ErrConflict).
 func Open(ctx context.Context, c Config) (*verbs.Device, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -30,6 +31,13 @@ func Open(ctx context.Context, c Config) (*verbs.Device, error) {
 	if c.SpinFor == 0 {
 		c.SpinFor = DefaultSpin // below 0 means none to netstack too
 	}
+	if c.AddressProbe == 0 {
+		c.AddressProbe = DefaultAddressProbe
+	}
+	c.AddressProbe = max(c.AddressProbe, 0)
+	if c.DownGrace == 0 {
+		c.DownGrace = DefaultDownGrace // below 0 means at once to pktio too
+	}
 	d, err := c.open()
 	if err != nil {
 		return nil, fmt.Errorf("iwarp: %w", err)
@@ -39,12 +47,10 @@ func Open(ctx context.Context, c Config) (*verbs.Device, error) {
 
 func (c *Config) open() (*device, error) {
 	switch c.Backend {
-	case Packet:
-		return c.openPacket("asked for")
+	case Packet, XDP:
+		return c.openOwn(c.Backend, "asked for")
 	case Kernel:
 		return c.openKernel("asked for")
-	case XDP:
-		return nil, fmt.Errorf("backend xdp: %w; take packet", errors.ErrUnsupported)
 	case Auto:
 		return c.openAuto()
 	}
@@ -62,19 +68,20 @@ func (c *Config) openAuto() (*device, error) {
 	case len(c.Addrs) == 0:
 		return c.openKernel("no address of our own was given to go with the interface")
 	}
-	d, err := c.openPacket("interface, address and CAP_NET_RAW are there")
+	d, err := c.openOwn(Packet, "interface, address and CAP_NET_RAW are there")
 	if err == nil || !errors.Is(err, os.ErrPermission) {
 		return d, err
 	}
 	return c.openKernel("the packet backend was refused: " + err.Error())
 }
 
-func (c *Config) openPacket(why string) (d *device, err error) {
+// openOwn runs our own stack on the packet or XDP backend.
+func (c *Config) openOwn(b Backend, why string) (d *device, err error) {
 	switch {
 	case c.Interface == "":
-		return nil, errors.New("backend packet needs a network interface: set Config.Interface (--dev)")
+		return nil, fmt.Errorf("backend %v needs a network interface: set Config.Interface (--dev)", b)
 	case len(c.Addrs) == 0:
-		return nil, errors.New("backend packet needs an address of its own: set Config.Addrs (--ip), one that the host does not have")
+		return nil, fmt.Errorf("backend %v needs an address of its own: set Config.Addrs (--ip), one that the host does not have", b)
 	}
 	var undo []func() error
 	defer func() {
@@ -93,17 +100,40 @@ func (c *Config) openPacket(why string) (d *device, err error) {
 		claims = append(claims, cl)
 		undo = append(undo, cl.Close)
 	}
-	pkt, err := pktio.OpenPacket(pktio.PacketConfig{Interface: c.Interface})
+	port, bufs, err := c.port(b, &why)
 	if err != nil {
 		return nil, err
 	}
-	d, err = c.openPort(pkt)
+	d, err = c.openPort(port)
 	if err != nil {
 		return nil, err
 	}
 	d.claim = claims
-	d.why = fmt.Sprintf("packet: own TCP/IP stack on %s with %s (%s)", c.Interface, prefixes(c.Addrs), why)
+	d.bufs = append(d.bufs, bufs...)
+	d.why = fmt.Sprintf("%v: own TCP/IP stack on %s with %s (%s)", b, c.Interface, prefixes(c.Addrs), why)
 	return d, nil
+}
+
+// port opens the backend's port on the interface. It adds to why what was got,
+// where that is for the backend to find out.
+func (c *Config) port(b Backend, why *string) (pktio.Port, []buffers, error) {
+	if b == Packet {
+		p, err := pktio.OpenPacket(pktio.PacketConfig{Interface: c.Interface, DownGrace: c.DownGrace})
+		if err != nil {
+			return nil, nil, err
+		}
+		return p, []buffers{ringBuffers(p)}, nil
+	}
+	x := pktio.XDPConfig{Interface: c.Interface, Mode: c.XDPMode, DownGrace: c.DownGrace}
+	for _, a := range c.Addrs {
+		x.Addrs = append(x.Addrs, a.Addr())
+	}
+	p, err := pktio.OpenXDP(x)
+	if err != nil {
+		return nil, nil, err
+	}
+	*why = p.Mode() + ", " + *why
+	return p, nil, nil
 }
 
 // openPort runs our own TCP/IP stack on port, which it takes.
@@ -117,7 +147,8 @@ func (c *Config) openPort(port pktio.Port) (*device, error) {
 		port = tapped
 	}
 	s, err := netstack.New(port, netstack.Config{
-		Addrs: c.Addrs, Gateway: c.Gateway, MTU: c.MTU, SpinFor: c.SpinFor,
+		Addrs: c.Addrs, Gateways: c.Gateways, MTU: c.MTU, SpinFor: c.SpinFor,
+		Keepalive: netstack.KeepaliveWithin(c.Keepalive), AddressProbe: c.AddressProbe,
 	})
 	if err != nil {
 		_ = port.Close()
@@ -130,7 +161,7 @@ func (c *Config) openKernel(why string) (*device, error) {
 	if c.Tap != nil {
 		return nil, errors.New("backend kernel sees no frames: capture with dumpcap or tcpdump on the interface instead")
 	}
-	s, err := netstack.NewKernel(netstack.KernelConfig{SpinFor: c.SpinFor})
+	s, err := netstack.NewKernel(netstack.KernelConfig{SpinFor: c.SpinFor, Keepalive: netstack.KeepaliveWithin(c.Keepalive)})
 	if err != nil {
 		return nil, err
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/softrdma/softrdma/netstack"
 	"github.com/softrdma/softrdma/verbs"
 	"github.com/softrdma/softrdma/verbs/iwarp"
+	"github.com/softrdma/softrdma/verbs/rdmacm"
 )
 
 // wire makes a veth pair, sr-v0 and sr-v1, in a network namespace of its own
@@ -113,4 +114,44 @@ func TestOpenPacketErrors(t *testing.T) {
 	d, err := packet("sr-v1", "10.77.0.1/24")
 	require.NoError(t, err)
 	require.NoError(t, d.Close())
+}
+
+// Our own stack with addresses of both families: by IPv6, and by link-local addresses with their interface.
+func TestPacketIPv6(t *testing.T) {
+	wire(t)
+	open := func(iface string, addrs ...string) *verbs.Device {
+		c := iwarp.Config{Backend: iwarp.Packet, Interface: iface}
+		for _, a := range addrs {
+			c.Addrs = append(c.Addrs, netip.MustParsePrefix(a))
+		}
+		d, err := iwarp.Open(context.Background(), c)
+		require.NoError(t, err)
+		return d
+	}
+	a := open("sr-v0", "10.77.0.1/24", "fd77::1/64", "fe80::77/64")
+	b := open("sr-v1", "10.77.0.2/24", "fd77::2/64", "fe80::78/64")
+	closeAfter(t, a, b)
+	for _, addr := range []string{"fd77::2", "fe80::78%sr-v1"} {
+		l := link{a, b, netip.MustParseAddr(addr)}
+		p := pair{newEnd(t, a, arena), newEnd(t, b, arena)}
+		if addr == "fd77::2" {
+			l.join(t, &p, nil)
+			p.read(t)
+			continue
+		}
+		lis, err := (&rdmacm.ListenConfig{Device: b}).Listen(within(t, 20*time.Second), "["+addr+"]:0")
+		require.NoError(t, err)
+		require.Equal(t, "fe80::77%sr-v1", l.meet(t, lis, "fe80::78%sr-v0").String())
+		require.Equal(t, "fe80::77%sr-v1", l.meet(t, lis, "fe80::78").String())
+		require.NoError(t, lis.Close())
+	}
+	lis, err := (&rdmacm.ListenConfig{Device: b}).Listen(within(t, 20*time.Second), ":0")
+	require.NoError(t, err)
+	defer lis.Close()
+	l := link{a: a, b: b}
+	require.Equal(t, "10.77.0.1", l.meet(t, lis, "10.77.0.2").String())
+	require.Equal(t, "fd77::1", l.meet(t, lis, "fd77::2").String())
+	_, err = (&rdmacm.Dialer{Device: a}).Dial(within(t, 20*time.Second), "[2001:db8::1]:7174")
+	require.ErrorIs(t, err, syscall.ENETUNREACH)
+	require.ErrorContains(t, err, "--gw")
 }

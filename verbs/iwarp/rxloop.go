@@ -96,6 +96,9 @@ func (d *device) receive(own bool) bool {
 	if err := d.stack.Err(); err != nil && !d.dead {
 		d.died(err)
 	}
+	if met := d.stack.Conflict(); met != nil {
+		d.conflict(met)
+	}
 	if len(d.again) > 0 {
 		d.turns()
 	}
@@ -116,6 +119,15 @@ func (d *device) died(err error) {
 	for c := range d.conns {
 		c.failDial(err)
 		c.reset(err)
+	}
+}
+
+// conflict tells that another host uses an address of ours. Connections go on,
+// as far as that host lets them.
+func (d *device) conflict(met *netstack.Conflict) {
+	d.event(verbs.AsyncEvent{Type: verbs.EventGIDChange, Err: met, Time: time.Now().UnixNano()})
+	if d.log != nil {
+		d.log.Warn(met.Error(), "frames", met.Count)
 	}
 }
 

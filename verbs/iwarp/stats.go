@@ -13,7 +13,7 @@ import (
 type stats struct {
 	connected, accepted, ended, dialErrors            atomic.Uint64
 	halfOpenDropped, requestTimeouts, requestsRefused atomic.Uint64
-	backlogDropped, eventsDropped                     atomic.Uint64
+	backlogFull, eventsDropped                        atomic.Uint64
 }
 
 // streamTotals are the counters of streams that have ended; guarded by
@@ -64,7 +64,7 @@ func (d *device) snapshot() verbs.Stats {
 		{Name: "cm.half_open_dropped", Value: s.halfOpenDropped.Load()},
 		{Name: "cm.request_timeouts", Value: s.requestTimeouts.Load()},
 		{Name: "cm.requests_refused", Value: s.requestsRefused.Load()},
-		{Name: "cm.backlog_dropped", Value: s.backlogDropped.Load()},
+		{Name: "cm.backlog_full", Value: s.backlogFull.Load()},
 		{Name: "cm.events_dropped", Value: s.eventsDropped.Load()},
 		{Name: "mpa.fpdus_in", Value: t.mpa.FPDUsIn},
 		{Name: "mpa.fpdus_out", Value: t.mpa.FPDUsOut},
@@ -90,12 +90,14 @@ func (d *device) snapshot() verbs.Stats {
 		verbs.Counter{Name: "tcp.resets_in", Value: n.ResetsIn},
 		verbs.Counter{Name: "tcp.resets_out", Value: n.ResetsOut},
 		verbs.Counter{Name: "tcp.checksum_errors", Value: n.ChecksumErrors},
+		verbs.Counter{Name: "tcp.silent_peers", Value: n.Silent},
 		verbs.Counter{Name: "link.frames_in", Value: n.FramesIn},
 		verbs.Counter{Name: "link.frames_out", Value: n.FramesOut},
 		verbs.Counter{Name: "link.octets_in", Value: n.OctetsIn},
 		verbs.Counter{Name: "link.octets_out", Value: n.OctetsOut},
 		verbs.Counter{Name: "link.drops_in", Value: n.DropsIn},
 		verbs.Counter{Name: "link.drops_out", Value: n.DropsOut},
+		verbs.Counter{Name: "link.address_conflicts", Value: n.AddressConflicts},
 	)
 	return verbs.Stats{Counters: c}
 }

@@ -7,6 +7,7 @@ import (
 	"iter"
 	"net/netip"
 	"strings"
+	"syscall"
 
 	"github.com/softrdma/softrdma/verbs"
 )
@@ -14,31 +15,39 @@ import (
 // ListenConfig makes listeners.
 type ListenConfig struct {
 	Device  *verbs.Device
-	Backlog int // requests nobody has accepted yet; a further one is reset. 128 if 0
+	Backlog int // requests nobody has accepted yet that are at hand; further peers wait for their turn. 128 if 0
 }
 
-// Listen announces addr, "host:port" or ":port" for every IPv4 address of the
-// device; port 0 picks one. It fails with an error matching
-// syscall.EADDRINUSE if the port is taken.
+// Listen announces addr, "host:port", or ":port" for every address of the
+// device, IPv4 and IPv6; port 0 picks one. "0.0.0.0:port" is for its IPv4
+// addresses alone. It fails with an error matching syscall.EADDRINUSE if the
+// port is taken.
 func (lc *ListenConfig) Listen(ctx context.Context, addr string) (*Listener, error) {
 	if lc.Device == nil {
 		return nil, &verbs.OpError{Op: "listen", Object: addr, Err: fmt.Errorf("ListenConfig.Device is nil: open one with iwarp.Open")}
 	}
-	var local netip.AddrPort
-	var err error
+	full := addr
 	if strings.HasPrefix(addr, ":") {
-		local, err = resolve(ctx, "0.0.0.0"+addr)
-	} else {
-		local, err = resolve(ctx, addr)
+		full = "[::]" + addr
 	}
+	locals, err := resolve(ctx, full)
 	if err != nil {
 		return nil, &verbs.OpError{Op: "listen", Object: addr, Err: err}
 	}
-	ops, err := lc.Device.Provider().Listen(ctx, local, lc.Backlog, verbs.ListenParams{})
-	if err != nil {
-		return nil, err
+	var failure error
+	for _, local := range locals {
+		ops, err := lc.Device.Provider().Listen(ctx, local, lc.Backlog, verbs.ListenParams{})
+		if err == nil {
+			return &Listener{dev: lc.Device, ops: ops}, nil
+		}
+		if failure == nil || errors.Is(failure, syscall.EAFNOSUPPORT) {
+			failure = err
+		}
+		if !elsewhere(err) {
+			break
+		}
 	}
-	return &Listener{dev: lc.Device, ops: ops}, nil
+	return nil, failure
 }
 
 // Listener takes connection requests. Its methods may be called by several
