@@ -22,21 +22,24 @@ func parseDevice(t *testing.T, vars map[string]string, args ...string) (iwarp.Co
 func TestDeviceFromTheEnvironment(t *testing.T) {
 	lab := map[string]string{
 		"SOFTRDMA_BACKEND": "packet", "SOFTRDMA_DEV": "sr-a", "SOFTRDMA_IP": "10.77.0.1/24, fd77::1/64",
-		"SOFTRDMA_GW": "10.77.0.254", "SOFTRDMA_MTU": "9000",
+		"SOFTRDMA_GW": "10.77.0.254, fe80::fe%sr-a", "SOFTRDMA_MTU": "9000",
 	}
 	c, err := parseDevice(t, lab)
 	require.NoError(t, err)
 	require.Equal(t, iwarp.Config{
-		Backend: iwarp.Packet, Interface: "sr-a", MTU: 9000, Gateway: netip.MustParseAddr("10.77.0.254"),
-		Addrs: []netip.Prefix{netip.MustParsePrefix("10.77.0.1/24"), netip.MustParsePrefix("fd77::1/64")},
+		Backend: iwarp.Packet, Interface: "sr-a", MTU: 9000,
+		Gateways: []netip.Addr{netip.MustParseAddr("10.77.0.254"), netip.MustParseAddr("fe80::fe%sr-a")},
+		Addrs:    []netip.Prefix{netip.MustParsePrefix("10.77.0.1/24"), netip.MustParsePrefix("fd77::1/64")},
 	}, c)
 
-	c, err = parseDevice(t, lab, "--ip", "10.77.0.9/24", "--mtu", "1500", "--dev", "eth1", "--backend", "auto")
+	c, err = parseDevice(t, lab, "--ip", "10.77.0.9/24", "--mtu", "1500", "--dev", "eth1", "--backend", "auto",
+		"--gw", "10.77.0.1", "--gw=fd77::1,10.77.0.2")
 	require.NoError(t, err)
 	require.Equal(t, iwarp.Auto, c.Backend)
 	require.Equal(t, "eth1", c.Interface)
 	require.Equal(t, 1500, c.MTU)
 	require.Equal(t, []netip.Prefix{netip.MustParsePrefix("10.77.0.9/24")}, c.Addrs)
+	require.Equal(t, []netip.Addr{netip.MustParseAddr("10.77.0.1"), netip.MustParseAddr("fd77::1"), netip.MustParseAddr("10.77.0.2")}, c.Gateways)
 }
 
 func TestKernelHasAddressesOfItsOwn(t *testing.T) {

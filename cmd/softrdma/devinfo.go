@@ -17,7 +17,8 @@ func (a *app) devinfoCommand() *cobra.Command {
 		Use:   "devinfo",
 		Short: "Show the device that the flags and the environment open",
 		Long: `Opens the device as the other commands do, prints what it is and closes it:
-the names are those of ibv_devinfo.`,
+the names are those of ibv_devinfo. With -v it also tells what memory the device
+holds, in what kind of pages, and what would make it better.`,
 		Args: wantArgs(),
 		RunE: func(c *cobra.Command, _ []string) (err error) {
 			dev, closeDevice, err := a.openDevice(c.Context())
@@ -31,7 +32,7 @@ the names are those of ibv_devinfo.`,
 			return a.printDevice(dev, verbose)
 		},
 	}
-	c.Flags().BoolVarP(&verbose, "verbose", "v", false, "the limits and counters too")
+	c.Flags().BoolVarP(&verbose, "verbose", "v", false, "the limits, memory and counters too")
 	jsonFlag(c, &asJSON)
 	return c
 }
@@ -46,6 +47,7 @@ type deviceDocument struct {
 	Backend   string            `json:"backend"`
 	MTU       int               `json:"mtu"`
 	Limits    []deviceLimit     `json:"limits"`
+	Memory    []deviceMemory    `json:"memory"`
 	Counters  map[string]uint64 `json:"counters"`
 }
 
@@ -54,13 +56,36 @@ type deviceLimit struct {
 	Value int64  `json:"value"`
 }
 
+// deviceMemory is some of the memory that a device holds as long as it is open.
+type deviceMemory struct {
+	Purpose  string `json:"purpose"`
+	Count    int    `json:"count"`
+	Size     int    `json:"size"`
+	Octets   int    `json:"octets"`
+	Pages    string `json:"pages"`
+	PageSize int    `json:"page_size"`
+	Locked   bool   `json:"locked"`
+	Resident int    `json:"resident"` // -1: unknown
+	InHuge   int    `json:"in_huge_pages"`
+	Hint     string `json:"hint,omitempty"`
+	text     string
+}
+
 func newDeviceDocument(dev *verbs.Device) *deviceDocument {
 	attr := dev.Attr()
 	return &deviceDocument{
 		Schema: "softrdma.devinfo/v1", Name: attr.Name, Transport: attr.Transport.String(), NodeType: attr.NodeType.String(),
 		Version: readBuild().Version, Backend: iwarp.Explain(dev), MTU: attr.MTU, Limits: limits(&attr),
-		Counters: counters(dev),
+		Memory: memory(dev), Counters: counters(dev),
 	}
+}
+
+func memory(dev *verbs.Device) []deviceMemory {
+	list := []deviceMemory{}
+	for _, m := range iwarp.Memory(dev) {
+		list = append(list, deviceMemory{m.Purpose, m.Count, m.Size, m.Octets, m.Pages, m.PageSize, m.Locked, m.Resident, m.InHuge, m.Why, m.Text})
+	}
+	return list
 }
 
 // limits are the numbers of ibv_devinfo -v that mean something here.
@@ -88,6 +113,12 @@ func (a *app) printDevice(dev *verbs.Device, verbose bool) error {
 	if verbose {
 		for _, l := range d.Limits {
 			line(l.Name, l.Value)
+		}
+		for _, m := range d.Memory {
+			line("memory", fmt.Sprintf("%s, %d x %d: %s", m.Purpose, m.Count, m.Size, m.text))
+			if m.Hint != "" {
+				line("memory_hint", m.Hint)
+			}
 		}
 		for _, c := range dev.Stats().Counters {
 			line(c.Name, c.Value)

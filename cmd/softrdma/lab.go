@@ -19,31 +19,17 @@ pair sr-a and sr-b, and runs commands in them.
 
                         a                      b
   our own stack         10.77.0.1  fd77::1     10.77.0.2  fd77::2
-  the kernel            10.78.0.1  fd78::1     10.78.0.2  fd78::2`,
-		a.labUpCommand(), a.labExecCommand(), a.labDownCommand())
-}
+  the kernel            10.78.0.1  fd78::1     10.78.0.2  fd78::2
 
-func (a *app) labUpCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "up [--mtu N]",
-		Short: "Build the lab and print the commands that do it",
-		Args:  wantArgs(),
-		RunE: func(c *cobra.Command, _ []string) error {
-			var p lab.Plan
-			if c.Flags().Changed("mtu") {
-				p.MTU = a.device.mtu
-				if _, err := lab.Default().Up(p); err != nil {
-					return usagef("leave --mtu out for 1500", "%w", err)
-				}
-			}
-			h := lab.Host{Lab: lab.Default(), Log: a.stdout}
-			if err := h.Up(c.Context(), p); err != nil {
-				return labError(err)
-			}
-			fmt.Fprintln(a.stderr, "the lab is up; next: softrdma lab exec a -- softrdma serve")
-			return nil
-		},
-	}
+The link between them can be made a bad one:
+
+  softrdma lab up --loss 1%                    loses frames
+  softrdma lab up --delay 1ms --jitter 0.5ms   a round trip takes 2 to 3 ms longer
+  softrdma lab up --reorder 1% --duplicate 0.1%
+
+Then a third namespace, softrdma-w, is between the two and impairs what passes
+in either direction, whatever backend sent it.`,
+		a.labUpCommand(), a.labExecCommand(), a.labStatusCommand(), a.labDownCommand(), a.labWireCommand())
 }
 
 func (a *app) labDownCommand() *cobra.Command {
@@ -120,8 +106,26 @@ func (a *app) labExec(side lab.Side, argv []string) error {
 	return failed(syscall.Exec(ip, cmd, env), "run the command by hand: "+cmd.String())
 }
 
+// labWireCommand is what `lab up` starts between the two hosts.
+func (a *app) labWireCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    "wire FILE",
+		Short:  "Carry frames between two interfaces and impair them, as the file says that `lab up` wrote",
+		Hidden: true,
+		Args:   wantArgs("FILE"),
+		RunE: func(c *cobra.Command, args []string) error {
+			return failed(lab.RunWire(c.Context(), args[0]), "`softrdma lab down` and `softrdma lab up` build it anew")
+		},
+	}
+}
+
 // labError adds the next step to what the lab can find.
 func labError(err error) error {
+	return labErrorOr(err, "`softrdma lab down` takes away what may be left")
+}
+
+// labErrorOr does so too; next is for what nobody foresaw.
+func labErrorOr(err error, next string) error {
 	switch {
 	case errors.Is(err, lab.ErrRights):
 		return failed(err, "run it with sudo; `softrdma demo` needs no rights")
@@ -134,5 +138,5 @@ func labError(err error) error {
 	case errors.Is(err, lab.ErrNoIP):
 		return failed(err, "install iproute2")
 	}
-	return failed(err, "`softrdma lab down` takes away what may be left")
+	return failed(err, next)
 }

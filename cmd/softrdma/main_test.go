@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -25,7 +26,7 @@ func TestMain(m *testing.M) {
 //
 //	exits N CMD...       runs CMD, which must end with exit code N
 //	retry CMD...         runs CMD again and again until it succeeds
-//	lab-up               builds the lab, which is taken away after the script
+//	lab-alone            no other script uses the lab until this one ends, when it is taken away
 //	json FILE SCHEMA     FILE, or stdout, must be one JSON document of that schema
 //
 // and the conditions [lab], that network namespaces can be made and there is no
@@ -38,10 +39,10 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits":  exits,
-			"retry":  retry,
-			"lab-up": labUp,
-			"json":   isJSON,
+			"exits":     exits,
+			"retry":     retry,
+			"lab-alone": labAlone,
+			"json":      isJSON,
 		},
 		Condition: func(cond string) (bool, error) {
 			switch cond {
@@ -114,13 +115,17 @@ func retry(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// labUp takes away only what it has built itself.
-func labUp(ts *testscript.TestScript, neg bool, args []string) {
+var oneLab sync.Mutex
+
+// labAlone keeps scripts that use the lab, of which there is one, from running at
+// once.
+func labAlone(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 0 {
-		ts.Fatalf("usage: lab-up")
+		ts.Fatalf("usage: lab-alone")
 	}
-	ts.Check(ts.Exec("softrdma", "lab", "up"))
+	oneLab.Lock()
 	ts.Defer(func() {
+		defer oneLab.Unlock()
 		h := lab.Host{Lab: lab.Default()}
 		_, _ = h.Down(context.Background()) // after a failure in the middle; else there is none
 	})

@@ -25,9 +25,10 @@ import (
 // command line leaves out comes from the environment.
 type deviceFlags struct {
 	backend string
+	xdpMode string
 	dev     string
 	ips     []string
-	gw      string
+	gws     []string
 	mtu     int
 	noCRC   bool
 	capture string
@@ -37,10 +38,11 @@ type deviceFlags struct {
 }
 
 func (f *deviceFlags) register(set *pflag.FlagSet) {
-	set.StringVar(&f.backend, "backend", "auto", "auto, packet or kernel (SOFTRDMA_BACKEND)")
+	set.StringVar(&f.backend, "backend", "auto", "auto, packet, xdp or kernel (SOFTRDMA_BACKEND)")
+	set.StringVar(&f.xdpMode, "xdp-mode", "auto", "where the xdp backend's program runs: native, in the driver; generic; auto: native where the driver can (SOFTRDMA_XDP_MODE)")
 	set.StringVar(&f.dev, "dev", "", "network interface (SOFTRDMA_DEV)")
 	set.StringArrayVar(&f.ips, "ip", nil, "address of our own with its prefix length, which the host must not have; repeatable (SOFTRDMA_IP)")
-	set.StringVar(&f.gw, "gw", "", "next hop for addresses off the link (SOFTRDMA_GW)")
+	set.StringSliceVar(&f.gws, "gw", nil, "next hop for addresses off the link, one for IPv4 and one for IPv6; repeatable (SOFTRDMA_GW)")
 	set.IntVar(&f.mtu, "mtu", 0, "octets of an IP packet; the interface's if 0 (SOFTRDMA_MTU)")
 	set.BoolVar(&f.noCRC, "no-crc", false, "do not ask for the CRC of MPA; it is used all the same if the peer asks")
 	set.StringVar(&f.capture, "capture", "", "write our frames to this pcapng file")
@@ -60,21 +62,23 @@ func (f *deviceFlags) config(env func(string) string) (iwarp.Config, error) {
 	}
 	backend, from := given("backend", "SOFTRDMA_BACKEND", f.backend)
 	if backend == "pipe" {
-		return c, usagef("`softrdma demo` runs on it; take auto, packet or kernel here",
+		return c, usagef("`softrdma demo` runs on it; take auto, packet, xdp or kernel here",
 			"%s: a pipe joins two devices of one process", from)
 	}
 	var err error
 	if c.Backend, err = iwarp.ParseBackend(backend); err != nil {
 		return c, usagef("`softrdma --help` lists the flags", "%s: %w", from, err)
 	}
+	mode, from := given("xdp-mode", "SOFTRDMA_XDP_MODE", f.xdpMode)
+	if c.XDPMode, err = parseXDPMode(mode); err != nil {
+		return c, usagef("take auto, native or generic", "%s: %w", from, err)
+	}
 	c.Interface, _ = given("dev", "SOFTRDMA_DEV", f.dev)
 	if c.Addrs, err = f.addrs(env, c.Backend); err != nil {
 		return c, err
 	}
-	if gw, from := given("gw", "SOFTRDMA_GW", f.gw); gw != "" {
-		if c.Gateway, err = netip.ParseAddr(gw); err != nil {
-			return c, usagef("give an address such as 10.77.0.254", "%s: %w", from, err)
-		}
+	if c.Gateways, err = f.gateways(given("gw", "SOFTRDMA_GW", strings.Join(f.gws, ","))); err != nil {
+		return c, err
 	}
 	mtu, from := given("mtu", "SOFTRDMA_MTU", strconv.Itoa(f.mtu))
 	if c.MTU, err = strconv.Atoi(mtu); err != nil || c.MTU < 0 {
@@ -85,6 +89,15 @@ func (f *deviceFlags) config(env func(string) string) (iwarp.Config, error) {
 		return c, usagef("capture on the interface with dumpcap or tcpdump", "--capture: the kernel backend sees no frames")
 	}
 	return c, nil
+}
+
+func parseXDPMode(s string) (pktio.XDPMode, error) {
+	for _, m := range []pktio.XDPMode{pktio.XDPAuto, pktio.XDPNative, pktio.XDPGeneric} {
+		if m.String() == s {
+			return m, nil
+		}
+	}
+	return 0, fmt.Errorf("there is no mode %q of XDP", s)
 }
 
 // addrs returns the addresses of our own. Those of the environment are meant
@@ -114,6 +127,22 @@ func (f *deviceFlags) addrs(env func(string) string, b iwarp.Backend) ([]netip.P
 		addrs = append(addrs, p)
 	}
 	return addrs, nil
+}
+
+// gateways parses a list with commas; from is where it came from.
+func (f *deviceFlags) gateways(list, from string) ([]netip.Addr, error) {
+	var gws []netip.Addr
+	for s := range strings.SplitSeq(list, ",") {
+		if s = strings.TrimSpace(s); s == "" {
+			continue
+		}
+		gw, err := netip.ParseAddr(s)
+		if err != nil {
+			return nil, usagef("give an address such as 10.77.0.254 or fd77::fe", "%s: %w", from, err)
+		}
+		gws = append(gws, gw)
+	}
+	return gws, nil
 }
 
 // logger is where a device reports the life of its connections.

@@ -38,7 +38,7 @@ func (a *app) serveCommand() *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error { return a.serve(c.Context(), &s) },
 	}
 	f := c.Flags()
-	f.StringVar(&s.addr, "addr", "", "address of the device to listen on; all its IPv4 addresses if empty")
+	f.StringVar(&s.addr, "addr", "", "address of the device to listen on; all its addresses, IPv4 and IPv6, if empty")
 	f.Uint16VarP(&s.port, "port", "p", rping.Port, "port for ping; perf has the next one, the baseline the one after that")
 	f.BoolVar(&s.noBaseline, "no-baseline", false, "do not listen on the kernel's TCP")
 	f.BoolVarP(&s.verbose, "verbose", "v", false, "print what clients ping")

@@ -71,21 +71,25 @@ func (p *pair) report(t *testing.T) Report {
 }
 
 func TestAllTests(t *testing.T) {
+	rounds, messages := 300, 2500
+	if testing.Short() {
+		rounds, messages = 30, 500
+	}
 	for _, op := range []Op{Send, Write, Read} {
 		for _, verify := range []bool{false, true} {
 			for _, size := range []int{1, 7, 8, 64, 1500, 65536} {
-				lat := Test{Op: op, Kind: Latency, Size: size, Iterations: 300, Verify: verify}
+				lat := Test{Op: op, Kind: Latency, Size: size, Iterations: rounds, Verify: verify}
 				t.Run(lat.String(), func(t *testing.T) {
 					leaveOutPolling(t, lat)
 					p := newPair(t, &Server{}, iwarp.PipeConfig{})
 					r, err := p.client.Run(t.Context(), lat)
 					require.NoError(t, err)
-					require.EqualValues(t, 300, r.Messages)
-					require.EqualValues(t, 300, r.Times.Histogram().TotalCount())
+					require.EqualValues(t, rounds, r.Messages)
+					require.EqualValues(t, rounds, r.Times.Histogram().TotalCount())
 					require.Zero(t, r.Wrong, r.WrongAt)
-					require.EqualValues(t, 300, p.report(t).Messages)
+					require.EqualValues(t, rounds, p.report(t).Messages)
 				})
-				bw := Test{Op: op, Kind: Bandwidth, Size: size, Depth: 16, Iterations: 2500, Verify: verify}
+				bw := Test{Op: op, Kind: Bandwidth, Size: size, Depth: 16, Iterations: messages, Verify: verify}
 				if size > 4096 {
 					bw.Iterations = 200
 				}
