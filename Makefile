@@ -13,10 +13,10 @@ ARGS ?=
 
 export CGO_ENABLED = 0
 
-.PHONY: help build test race fuzz bench lint vuln cross lab interop check ci clean
+.PHONY: help build test race fuzz bench lint vuln cross lab interop interop-full check ci clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## build the programs into bin/
 	$(GO) build -o $(BIN)/ ./cmd/...
@@ -66,8 +66,11 @@ cross: ## build and vet for linux/arm64 and darwin/arm64
 lab: build ## run the commands in two network namespaces, on each backend (root)
 	test/lab $(BIN)/softrdma
 
-interop: build ## run rping against Linux siw in a virtual machine (root, Debian)
+interop: build ## run against Linux siw in a virtual machine, a part of the matrix (root, Debian)
 	$(GO) run ./test/interop -softrdma $(BIN)/softrdma $(ARGS)
+
+interop-full: build ## run the whole matrix against Linux siw, and write docs/interop.md
+	$(GO) run ./test/interop -softrdma $(BIN)/softrdma -meet 0 -report docs/interop.md $(ARGS)
 
 check: lint build cross test race ## what a change must pass; CI runs more
 	$(MAKE) fuzz FUZZTIME=5000x

@@ -8,181 +8,226 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
 
 // Options say what the matrix covers.
 type Options struct {
-	Binary   string // softrdma to test
-	Kinds    string // comma-separated
-	Backends string // comma-separated
-	Keep     string // folder for the captures; thrown away if empty
-	Count    int    // pings a run
-	Accel    string // of qemu
+	Binary string         // softrdma to test; built from this tree if empty
+	Meet   int            // any so many values of different axes meet in some run; the whole matrix if 0
+	Only   *regexp.Regexp // of the runs' names; all if nil
+	Keep   string         // folder for captures and logs of all runs; those of failed runs are kept in any case
+	Pings  int            // of rping a run
+	Accel  string         // of qemu
+	Report string         // file for the report; none if empty
 }
 
-// sizes in octets: the smallest rping takes, one segment, three, many.
-var sizes = []int{26, 100, 4096, 65535}
-
-// Row is one run of the matrix.
-type Row struct {
-	Kind    string // of the guest
-	Backend string // of softrdma
-	Role    string // softrdma's: client or server
-	Size    int
-	CRC     bool // softrdma asks for the CRC
+// Outcome is a row that was run.
+type Outcome struct {
+	Row
+	Result
+	Repeated int // times that the guest's kernel broke before
 }
 
-// WantCRC tells whether the CRC must be in use (RFC 5044: when either side asks for it).
-// The strict guest asks for it as initiator; as responder every siw repeats what it was
-// asked for.
-func (r Row) WantCRC() bool { return r.CRC || r.Role == "server" && r.Kind == "siw-strict" }
-
-func (r Row) name() string {
-	crc := "crc"
-	if !r.CRC {
-		crc = "nocrc"
+// rows returns the rows that are asked for.
+func (o Options) rows() []Row {
+	all := rows(o.Pings)
+	if o.Meet > 0 {
+		all = cover(all, o.Meet)
 	}
-	return fmt.Sprintf("%s-%s-%s-%d-%s", r.Kind, r.Backend, r.Role, r.Size, crc)
-}
-
-// rows lists the runs against one kind of guest.
-func rows(kind string, backends []string) []Row {
-	var out []Row
-	for _, backend := range backends {
-		for _, role := range []string{"client", "server"} {
-			for _, size := range sizes {
-				for _, crc := range []bool{true, false} {
-					out = append(out, Row{kind, backend, role, size, crc})
-				}
-			}
-		}
-	}
-	return out
-}
-
-// The addresses on the one link between guest and host. Our own stack and the kernel
-// have one each; what carried a run can so be told from the wire.
-const (
-	guestAddr  = "10.77.0.2"
-	packetAddr = "10.77.0.1"
-	kernelAddr = "10.77.0.3"
-	tapName    = "tap0"
-	port       = 7174
-)
-
-// ourAddr is the address that a backend uses.
-func ourAddr(backend string) string {
-	if backend == "kernel" {
-		return kernelAddr
-	}
-	return packetAddr
+	return slices.DeleteFunc(all, func(r Row) bool { return o.Only != nil && !o.Only.MatchString(r.name()) })
 }
 
 // matrix runs all rows and prints one line each. Any run that is not as it should be
 // makes it fail at the end.
 func matrix(ctx context.Context, img Image, o Options, out io.Writer) error {
+	todo := o.rows()
+	if len(todo) == 0 {
+		return errors.New("no run has a name like that")
+	}
 	dir := o.Keep
 	if dir == "" {
 		tmp, err := os.MkdirTemp("", "sr-interop-runs-")
 		if err != nil {
 			return err
 		}
-		defer os.RemoveAll(tmp)
+		defer os.Remove(tmp) // unless there are failed runs in it
 		dir = tmp
 	} else if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	if o.Binary == "" {
-		o.Binary = filepath.Join(dir, "softrdma")
-		cmd := exec.Command("go", "build", "-o", o.Binary, "github.com/softrdma/softrdma/cmd/softrdma")
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		cmd.Stdout, cmd.Stderr = out, out
-		if err := cmd.Run(); err != nil {
-			return fmt.Errorf("build softrdma: %w", err)
-		}
-	}
-	bin, err := filepath.Abs(o.Binary)
+	bin, undo, err := o.binary(out)
 	if err != nil {
 		return err
 	}
-	passed, failed := 0, 0
-	fmt.Fprintln(out, header)
-	for _, kind := range strings.Split(o.Kinds, ",") {
-		p, f, err := matrixKind(ctx, img, kind, bin, dir, o, out)
-		passed, failed = passed+p, failed+f
-		if err != nil {
-			return err
+	defer undo()
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	m := &work{ctx: ctx, img: img, o: o, out: out, todo: todo,
+		runner: runner{softrdma: bin, self: self, dir: dir, keep: o.Keep != ""}}
+	start := time.Now()
+	fmt.Fprintf(out, "%d of the %d runs of the whole matrix\n%s\n", len(todo), len(rows(o.Pings)), header)
+	err = m.all()
+	failed := m.summary(time.Since(start))
+	if err == nil && o.Report != "" {
+		err = m.report(o.Report)
+	}
+	if err == nil && failed > 0 {
+		err = fmt.Errorf("%d runs failed", failed)
+	}
+	return err
+}
+
+// binary returns the path of the program to test, and what removes it if it was built
+// here.
+func (o Options) binary(log io.Writer) (string, func(), error) {
+	if o.Binary != "" {
+		bin, err := filepath.Abs(o.Binary)
+		return bin, func() {}, err
+	}
+	dir, err := os.MkdirTemp("", "sr-interop-bin-")
+	if err != nil {
+		return "", nil, err
+	}
+	undo := func() { _ = os.RemoveAll(dir) }
+	bin := filepath.Join(dir, "softrdma")
+	cmd := exec.Command("go", "build", "-o", bin, "github.com/softrdma/softrdma/cmd/softrdma")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Run(); err != nil {
+		undo()
+		return "", nil, fmt.Errorf("build softrdma: %w", err)
+	}
+	return bin, undo, nil
+}
+
+// work is the matrix at work.
+type work struct {
+	ctx    context.Context
+	img    Image
+	o      Options
+	out    io.Writer
+	todo   []Row // grouped by guest
+	runner runner
+	done   []Outcome
+	guest  map[string]string // versions of what is in the guests
+}
+
+const (
+	// bootEarly is how many runs before its first one a guest begins to boot.
+	bootEarly = 8
+	// breaks is how often a row is run again on a fresh guest whose kernel breaks.
+	breaks = 2
+)
+
+// all runs the rows. A guest serves all runs up to one that fails: what it is worth after
+// that nobody knows, so the next run gets a fresh one.
+func (m *work) all() error {
+	var ahead *booting // the guest after this one
+	defer func() {
+		if ahead != nil {
+			if h, err := ahead.wait(); err == nil {
+				h.Close()
+			}
 		}
-	}
-	fmt.Fprintf(out, "%d runs: %d passed, %d failed\n", passed+failed, passed, failed)
-	if failed > 0 {
-		return fmt.Errorf("%d runs failed", failed)
-	}
-	if passed == 0 {
-		return errors.New("nothing was run")
+		if m.runner.host != nil {
+			m.runner.host.Close()
+		}
+	}()
+	tries := 0
+	for i := 0; i < len(m.todo); {
+		row := m.todo[i]
+		if h := m.runner.host; h != nil && h.vm.Kind != row.Kind {
+			h.Close()
+			m.runner.host = nil
+		}
+		if m.runner.host == nil {
+			b := ahead
+			if b != nil && b.kind == row.Kind {
+				ahead = nil
+			} else {
+				b = bootHost(m.ctx, m.img, row.Kind, m.o.Accel, row.MTU)
+			}
+			h, err := b.wait()
+			if err != nil {
+				return err
+			}
+			m.runner.host = h
+			fmt.Fprintf(m.out, "# %s guest up after %.1f s\n", row.Kind, b.took.Seconds())
+			if m.guest, err = h.versions(); err != nil {
+				return err
+			}
+		}
+		if later := m.todo[min(i+bootEarly, len(m.todo)-1)]; ahead == nil && later.Kind != row.Kind {
+			ahead = bootHost(m.ctx, m.img, later.Kind, m.o.Accel, later.MTU)
+		}
+		res := m.runner.run(row)
+		if m.ctx.Err() != nil {
+			return context.Cause(m.ctx)
+		}
+		printResult(m.out, row, res)
+		if res.Err != nil {
+			m.runner.host.Close()
+			m.runner.host = nil
+		}
+		if errors.Is(res.Err, errGuestBroke) && tries < breaks {
+			tries++
+			fmt.Fprintf(m.out, "    that is a fault of the guest's kernel: again on a fresh one\n")
+			continue
+		}
+		m.done = append(m.done, Outcome{row, res, tries})
+		tries = 0
+		i++
 	}
 	return nil
 }
 
-// matrixKind runs the rows of one kind of guest. A guest serves all runs up to one that
-// fails: what it is worth after that nobody knows, so the next run gets a fresh one.
-func matrixKind(ctx context.Context, img Image, kind, bin, dir string, o Options, out io.Writer) (passed, failed int, err error) {
-	var h *host
-	defer func() {
-		if h != nil {
-			h.Close()
+// summary prints what came of it all and returns how many runs failed.
+func (m *work) summary(took time.Duration) (failed int) {
+	repeated := 0
+	for _, d := range m.done {
+		if d.Err != nil {
+			failed++
 		}
-	}()
-	for _, row := range rows(kind, strings.Split(o.Backends, ",")) {
-		if h == nil {
-			start := time.Now()
-			if h, err = newHost(ctx, img, kind, o.Accel); err != nil {
-				return passed, failed, err
-			}
-			fmt.Fprintf(out, "# %s guest up after %.1f s\n", kind, time.Since(start).Seconds())
-		}
-		r := runner{vm: h.vm, ns: h.ns, bin: bin, dir: dir, count: o.Count}
-		res := r.run(row)
-		if ctx.Err() != nil {
-			return passed, failed, context.Cause(ctx)
-		}
-		printResult(out, row, res)
-		if res.Err == nil {
-			passed++
-			continue
-		}
-		failed++
-		h.Close()
-		h = nil
+		repeated += d.Repeated
 	}
-	return passed, failed, nil
+	fmt.Fprintf(m.out, "%d runs in %.0f s: %d passed, %d failed", len(m.done), took.Seconds(), len(m.done)-failed, failed)
+	if repeated > 0 {
+		fmt.Fprintf(m.out, "; the guest's kernel broke %d times, and the run was repeated", repeated)
+	}
+	fmt.Fprintln(m.out)
+	return failed
 }
 
-var header = columns("guest", "backend", "seen", "role", "size", "asked", "C req/rep", "FPDUs", "tshark", "counters", "seconds", "result")
+var header = columns("guest", "its program", "backend", "seen", "ours", "IP", "MTU", "load", "asked", "C req/rep", "FPDUs", "tshark", "counters", "seconds", "result")
 
 func printResult(out io.Writer, row Row, res Result) {
-	crc := "crc"
-	if !row.CRC {
-		crc = "no crc"
-	}
 	verdict := "ok"
-	if res.Err != nil {
+	switch {
+	case res.Err != nil:
 		verdict = "FAILED"
+	case row.Held():
+		verdict = "ok, held back"
 	}
-	fmt.Fprintln(out, columns(row.Kind, row.Backend, res.Backend, row.Role, fmt.Sprint(row.Size), crc, res.CRCBits,
-		fmt.Sprint(res.FPDUs), fmt.Sprint(res.Tshark), fmt.Sprint(res.Counters), fmt.Sprintf("%.1f", res.Time.Seconds()), verdict))
+	fmt.Fprintln(out, columns(row.Kind, row.guestProgram(), row.Backend, res.Seen, row.Role, fmt.Sprintf("v%d", row.Family), fmt.Sprint(row.MTU),
+		row.Load.String(), row.crcWord(), res.CRCBits, fmt.Sprint(res.FPDUs), fmt.Sprint(res.Tshark), fmt.Sprint(res.Counters),
+		fmt.Sprintf("%.1f", res.Time.Seconds()), verdict))
 	if res.Err != nil {
 		for _, line := range strings.Split(res.Err.Error(), "\n") {
 			fmt.Fprintln(out, "    "+line)
 		}
+		fmt.Fprintln(out, "    captures and logs: "+res.Kept)
 	}
 }
 
 // columns lays out one line; every line alike, so that they can be printed one by one.
 func columns(cells ...string) string {
-	widths := []int{11, 8, 8, 7, 6, 7, 10, 6, 7, 9, 8, 0}
+	widths := []int{10, 11, 11, 11, 6, 2, 4, 10, 5, 9, 6, 6, 8, 7, 0}
 	var b strings.Builder
 	for i, c := range cells {
 		fmt.Fprintf(&b, "%-*s ", widths[i], c)

@@ -11,12 +11,13 @@ import (
 // shell boots a guest as the matrix does and runs lines of input in it, for trying
 // things by hand. softrdma is started in the namespace with ip netns exec meanwhile.
 func shell(ctx context.Context, img Image, kind string, in io.Reader, out io.Writer) error {
-	h, err := newHost(ctx, img, kind, "")
+	h, err := newHost(ctx, img, kind, "", 1500)
 	if err != nil {
 		return err
 	}
 	defer h.Close()
-	fmt.Fprintf(out, "namespace %s: guest %s; tap %s with the kernel's %s; %s is free for softrdma\n", h.ns.Name, guestAddr, tapName, kernelAddr, packetAddr)
+	fmt.Fprintf(out, "namespace %s: guest %v, %v; tap %s with the kernel's %v, %v; %v and %v are free for softrdma\n", h.ns.Name,
+		guestAddrs[4], guestAddrs[6], tapName, kernelAddrs[4], kernelAddrs[6], ownAddrs[4], ownAddrs[6])
 	lines := make(chan string)
 	go func() {
 		defer close(lines)
@@ -39,37 +40,4 @@ func shell(ctx context.Context, img Image, kind string, in io.Reader, out io.Wri
 			}
 		}
 	}
-}
-
-// host is the namespace of one guest: a tap on which the kernel has an address of its
-// own, beside the one that softrdma takes.
-type host struct {
-	ns *Namespace
-	vm *VM
-}
-
-func newHost(ctx context.Context, img Image, kind, accel string) (*host, error) {
-	ns, err := newNamespace(kind)
-	if err != nil {
-		return nil, err
-	}
-	h := &host{ns: ns}
-	if err = ns.AddTap(tapName); err == nil {
-		err = ns.IP("addr", "add", kernelAddr+"/24", "dev", tapName)
-	}
-	if err == nil {
-		h.vm, err = boot(ctx, VMConfig{Image: img, Kind: kind, NS: ns, Tap: tapName, Addr: guestAddr + "/24", Addr6: "fd77::2/64",
-			MAC: "52:54:00:77:00:02", Accel: accel})
-	}
-	if err != nil {
-		ns.Delete()
-		return nil, err
-	}
-	return h, nil
-}
-
-// Close stops the guest and removes the namespace.
-func (h *host) Close() {
-	h.vm.Stop()
-	h.ns.Delete()
 }

@@ -130,9 +130,15 @@ func (v *VM) connect() error {
 	return nil
 }
 
+// Console returns what the guest has written to its console so far.
+func (v *VM) Console() string {
+	b, _ := os.ReadFile(v.console()) // there may be none yet
+	return string(b)
+}
+
 func (v *VM) consoleTail() string {
-	b, _ := os.ReadFile(v.console())
-	return string(b[max(0, len(b)-2000):])
+	text := v.Console()
+	return text[max(0, len(text)-2000):]
 }
 
 // Run runs a shell command in the guest and returns its output. It takes a lane, and

@@ -22,7 +22,7 @@ release=$(apt-cache depends linux-image-amd64 | sed -n 's/.*Depends: linux-image
 version=${release%%-*}       # 6.1.0
 source=linux-source-${version%.*}
 
-programs="rping ucmatose udaddy rstream riostream ibv_devinfo ibv_rc_pingpong
+programs="rping ucmatose rdma_client rdma_server udaddy rstream riostream ibv_devinfo ibv_rc_pingpong
 	ib_send_bw ib_send_lat ib_write_bw ib_write_lat ib_read_bw ib_read_lat qperf rdma ip"
 apt-get -qq install -y --no-install-recommends \
 	qemu-system-x86 busybox-static cpio gcc make xz-utils kmod iproute2 \
@@ -76,6 +76,12 @@ for driver in siw rxe; do
 	cp "/etc/libibverbs.d/$driver.driver" "$root/etc/libibverbs.d/"
 done
 with_libraries /lib/x86_64-linux-gnu/libgcc_s.so.1 # opened by pthread_exit at run time
+
+# What the guest consists of, for whoever reports on runs against it.
+{
+	echo "kernel $release $(dpkg-deb -f "$work"/linux-image-*.deb Version)"
+	for p in "$source" rdma-core librdmacm1 ibverbs-providers rdmacm-utils perftest; do dpkg-query -W -f '${Package} ${Version}\n' "$p"; done
+} >"$root/versions"
 
 install -m 755 "$here/init" "$root/init"
 (cd "$root" && find . | cpio --quiet -o -H newc | gzip -1) >"$dir/initrd"

@@ -1,0 +1,6 @@
+//go:build race
+
+package main
+
+// raceDetector keeps memory of its own for all that was ever used.
+const raceDetector = true
