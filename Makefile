@@ -13,7 +13,7 @@ ARGS ?=
 
 export CGO_ENABLED = 0
 
-.PHONY: help build test race fuzz bench lint vuln cross lab interop interop-full check ci clean
+.PHONY: help build test race fuzz bench lint vuln cross lab backends soak lifetimes interop interop-full check ci clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +65,15 @@ cross: ## build and vet for linux/arm64 and darwin/arm64
 
 lab: build ## run the commands in two network namespaces, on each backend (root)
 	test/lab $(BIN)/softrdma
+
+backends: build ## run every backend over IPv4 and IPv6 at several MTUs (root)
+	$(GO) run ./test/backends -softrdma $(BIN)/softrdma $(ARGS)
+
+soak: ## mixed traffic over good and bad links on every backend, every octet compared (root)
+	$(GO) run ./test/soak matrix $(ARGS)
+
+lifetimes: ## idle, killed, crowded and cut off connections, for minutes (root)
+	$(GO) run ./test/lifetimes $(ARGS)
 
 interop: build ## run against Linux siw in a virtual machine, a part of the matrix (root, Debian)
 	$(GO) run ./test/interop -softrdma $(BIN)/softrdma $(ARGS)
