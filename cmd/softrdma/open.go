@@ -12,6 +12,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -30,6 +31,7 @@ type deviceFlags struct {
 	ips     []string
 	gws     []string
 	mtu     int
+	silence time.Duration
 	noCRC   bool
 	capture string
 	stats   string
@@ -44,6 +46,7 @@ func (f *deviceFlags) register(set *pflag.FlagSet) {
 	set.StringArrayVar(&f.ips, "ip", nil, "address of our own with its prefix length, which the host must not have; repeatable (SOFTRDMA_IP)")
 	set.StringSliceVar(&f.gws, "gw", nil, "next hop for addresses off the link, one for IPv4 and one for IPv6; repeatable (SOFTRDMA_GW)")
 	set.IntVar(&f.mtu, "mtu", 0, "octets of an IP packet; the interface's if 0 (SOFTRDMA_MTU)")
+	set.DurationVar(&f.silence, "keepalive", 0, "how long a silent peer is trusted to be there; 60s if 0, for ever if below")
 	set.BoolVar(&f.noCRC, "no-crc", false, "do not ask for the CRC of MPA; it is used all the same if the peer asks")
 	set.StringVar(&f.capture, "capture", "", "write our frames to this pcapng file")
 	set.StringVar(&f.stats, "stats", "", "write the device's counters to this JSON file at the end")
@@ -84,7 +87,7 @@ func (f *deviceFlags) config(env func(string) string) (iwarp.Config, error) {
 	if c.MTU, err = strconv.Atoi(mtu); err != nil || c.MTU < 0 {
 		return c, usagef("leave it out for the interface's", "%s: %q is not a number of octets", from, mtu)
 	}
-	c.NoCRC = f.noCRC
+	c.NoCRC, c.Keepalive = f.noCRC, f.silence
 	if c.Backend == iwarp.Kernel && f.capture != "" {
 		return c, usagef("capture on the interface with dumpcap or tcpdump", "--capture: the kernel backend sees no frames")
 	}
