@@ -1,8 +1,8 @@
 // Package pktio moves Ethernet frames, in batches, between the TCP/IP stack and a link.
 //
-// A [Port] is one end of a link. Three kinds exist: [Packet] is an AF_PACKET socket on a network interface (Linux),
-// [Pipe] is a link in memory that needs no rights, and [Faulty] wraps any other Port and loses, doubles, reorders,
-// delays or damages what is sent through it.
+// A [Port] is one end of a link. Four kinds exist: [Packet] is an AF_PACKET socket on a network interface (Linux), [XDP]
+// are AF_XDP sockets on one (Linux), [Pipe] is a link in memory that needs no rights, and [Faulty] wraps any other Port
+// and loses, doubles, reorders, delays or damages what is sent through it.
 //
 // # Frames
 //

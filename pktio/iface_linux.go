@@ -94,6 +94,16 @@ func (i *iface) look(fd int) error {
 	return nil
 }
 
+// gone tells whether the interface is no longer there, through any socket that knows interfaces. Anybody may ask.
+func (i *iface) gone(fd int) bool {
+	ifr, err := unix.NewIfreq(i.name)
+	if err != nil {
+		return false
+	}
+	ifr.SetUint32(uint32(i.index))
+	return unix.IoctlIfreq(fd, unix.SIOCGIFNAME, ifr) == unix.ENODEV
+}
+
 func (i *iface) downError() error {
 	return fmt.Errorf("pktio: interface %s is down: \"ip link set %s up\" brings it up: %w", i.name, i.name, unix.ENETDOWN)
 }

@@ -29,7 +29,7 @@ var (
 	ErrBadFrame = fmt.Errorf("pktio: a frame is too short or its offload is not the link's: %w", syscall.EINVAL)
 )
 
-// Port is one end of a link. Implementations are [Packet], [Pipe], [Faulty] and the capture tap.
+// Port is one end of a link. Implementations are [Packet], [XDP], [Pipe], [Faulty] and the capture tap.
 type Port interface {
 	// Recv fills batch from its start with frames that arrived and returns how many. It reuses the Data slices it
 	// finds in batch and overwrites all else. Without a frame at hand it returns at once if wait is 0, waits at

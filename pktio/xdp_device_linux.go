@@ -12,12 +12,14 @@ import (
 // xdpDevice is what we have to know of a device beyond what a link has.
 type xdpDevice struct {
 	driver   string
+	hardware bool // it is on a bus
 	queues   int  // that it receives on; more than there are, where the driver does not tell
 	checksum bool // it finishes checksums, or claims to
 }
 
 // virtual tells whether the peer is on the same host, or a virtual machine on it, or its host: one that may leave
-// checksums to be finished and segments to be cut.
+// checksums to be finished and segments to be cut. A bridge or a macvlan has such peers too, but may also lead to a card,
+// whose frames nobody has checked.
 func (d *xdpDevice) virtual() bool {
 	return d.driver == "veth" || d.driver == "tun" || d.driver == "virtio_net"
 }
@@ -26,6 +28,8 @@ func (d *xdpDevice) virtual() bool {
 func lookXDPDevice(fd int, i *iface) (d xdpDevice) {
 	if info, err := unix.IoctlGetEthtoolDrvinfo(fd, i.name); err == nil {
 		d.driver = unix.ByteSliceToString(info.Driver[:])
+		bus := unix.ByteSliceToString(info.Bus_info[:])
+		d.hardware = bus != "" && bus != "N/A"
 	}
 	var value struct{ cmd, data uint32 }
 	value.cmd = unix.ETHTOOL_GTXCSUM

@@ -14,12 +14,17 @@ import (
 // XDP is a port on a network interface by way of AF_XDP sockets, one on each receive queue: rings shared with the
 // kernel for receive and transmit. An XDP program on the interface hands the sockets the frames for the addresses of
 // the port, and the kernel never sees those; all others are the kernel's, as ever. The program goes away with the port
-// or the process, however it ends.
+// or the process, however it ends. Recv with a wait of 0 makes no system call, except now and then, and to wake a
+// device that ran out of buffers. Transmit is on the first queue.
 //
-// It carries no super-frames; the kernel peer at the other end of a veth or a tap may send some, which arrive in as
-// many pieces as it takes. On such virtual devices a TCP or UDP checksum that holds the sum over the pseudo header only
-// makes the frame NeedsCsum; on all others the receiver is to verify. Recv with a wait of 0 makes no system call,
-// except to wake a device that ran out of buffers. Transmit is on the first queue.
+// Frames with a VLAN tag are the kernel's; tags that the card takes off before anyone can see them ("rxvlan" in
+// "ethtool -k IF") are not known of, and should be left on.
+//
+// It sends no super-frames. A kernel peer at the other end of a veth or a tap may send some, which arrive in as many
+// pieces as it takes, on Linux 6.6 and later. Such peers also leave checksums unfinished: on a veth, a tap and a
+// virtio card a TCP or UDP checksum that holds the sum over the pseudo header only makes the frame NeedsCsum. On all
+// other devices nothing is said about checksums and the receiver is to verify them, so that on a bridge or a macvlan it
+// may find those of peers on the same host wrong.
 type XDP struct {
 	link Link
 	dev  iface
@@ -30,6 +35,7 @@ type XDP struct {
 	xsks   *ebpf.Map
 	attach link.Link // keeps the program on the interface
 	queues []*xdpQueue
+	groups int // a packet socket that receives nothing and keeps groups joined
 
 	news int      // a netlink socket that tells when an interface changed; the receiver's
 	file *os.File // an epoll instance with all sockets that wake the receiver, in Go's poller
@@ -58,6 +64,15 @@ func (p *XDP) Link() Link { return p.link }
 
 // Mode says how the port works, for people: "native, zero-copy, 8 queues", or generic, or copy.
 func (p *XDP) Mode() string { return p.mode }
+
+// Buffers tells how many buffers for frames there are, on all queues and for both directions, how many octets each has
+// and how many all of them have. It is locked memory.
+func (p *XDP) Buffers() (n, size, octets int) {
+	for _, q := range p.queues {
+		n += cap(q.lent) + cap(q.free)
+	}
+	return n, xdpChunk, n * xdpChunk
+}
 
 // Stats returns the counters.
 func (p *XDP) Stats() XDPStats {
@@ -130,6 +145,7 @@ func (p *XDP) closeSockets() {
 		q.close()
 	}
 	p.statsMu.Unlock()
+	_ = unix.Close(p.groups)
 	_ = unix.Close(p.news)
 	_ = p.xsks.Close()
 	_ = p.prog.Close()

@@ -22,7 +22,7 @@ func OpenXDP(c XDPConfig) (*XDP, error) {
 	if err := c.setDefaults(); err != nil {
 		return nil, err
 	}
-	p := &XDP{dev: iface{grace: c.DownGrace}, news: -1, released: make(chan struct{})}
+	p := &XDP{dev: iface{grace: c.DownGrace}, groups: -1, news: -1, released: make(chan struct{})}
 	if err := p.setup(&c); err != nil {
 		p.undo()
 		return nil, err
@@ -90,21 +90,26 @@ func (p *XDP) setup(c *XDPConfig) (err error) {
 	if p.news, err = openNews(); err != nil { // before the first look, so that no change is missed
 		return err
 	}
-	if err := p.findLink(c.Interface); err != nil {
+	if err := p.findLink(c); err != nil {
 		return err
 	}
 	d := lookXDPDevice(p.news, &p.dev)
 	p.rx.trusted = d.virtual()
-	mode, err := p.attachProgram(c, d)
+	pieces, err := p.wantPieces(d)
 	if err != nil {
 		return err
 	}
-	if err := p.openQueues(c, d, mode); err != nil {
+	mode, err := p.attachProgram(c, d, pieces)
+	if err != nil {
+		return err
+	}
+	if err := p.openQueues(c, d, mode, pieces); err != nil {
 		return err
 	}
 	// The kernel finishes checksums in copy mode, and leaves them to a device that can; there, the stack above saves
-	// the work. Of a device that takes the buffers itself we do not know.
-	p.link.Checksum = p.queues[0].meta && !p.zero && d.checksum && !c.NoOffload
+	// the work. Of a device that takes the buffers itself we do not know. And where a frame may get to a port on this
+	// host unfinished, that port must know of it: not so on a bridge or a macvlan.
+	p.link.Checksum = p.queues[0].meta && !p.zero && d.checksum && (d.virtual() || d.hardware) && !c.NoOffload
 	copies, plural := "copy", "s"
 	if p.zero {
 		copies = "zero-copy"
@@ -116,19 +121,64 @@ func (p *XDP) setup(c *XDPConfig) (err error) {
 	return p.openPoller()
 }
 
-// findLink fills in p.link and p.dev.
-func (p *XDP) findLink(name string) error {
+// findLink fills in p.link and p.dev, and makes the interface let through the groups by which others find our IPv6
+// addresses. The kernel, which does not have these addresses, has not joined them, and a card drops what nobody joined.
+func (p *XDP) findLink(c *XDPConfig) error {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return xdpError(name, "making a packet socket", err)
+		return xdpError(c.Interface, "making a packet socket", err)
+	}
+	p.groups = fd
+	if p.link, err = p.dev.find(fd, c.Interface); err != nil {
+		return err
+	}
+	for _, addr := range c.Addrs {
+		if addr.Is4() {
+			continue // by broadcast
+		}
+		b := addr.As16()
+		for _, group := range [][6]byte{
+			{0x33, 0x33, 0xff, b[13], b[14], b[15]}, // solicited-node, RFC 4291, Section 2.7.1
+			{0x33, 0x33, 0, 0, 0, 1},                // all nodes: who has the address already answers there
+		} {
+			m := unix.PacketMreq{Ifindex: int32(p.dev.index), Type: unix.PACKET_MR_MULTICAST, Alen: uint16(len(group))}
+			copy(m.Address[:], group[:])
+			if err := unix.SetsockoptPacketMreq(fd, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP, &m); err != nil {
+				return fmt.Errorf("pktio: interface %s does not join the groups of %v: %w", c.Interface, addr, err)
+			}
+		}
+	}
+	return nil
+}
+
+// wantPieces tells whether frames may come in several pieces: where one does not fit a buffer, and where a peer on the
+// same host sends super-frames. Elsewhere not, because it may be the price of zero-copy.
+func (p *XDP) wantPieces(d xdpDevice) (bool, error) {
+	can, err := canPieces(p.dev.name)
+	if err != nil {
+		return false, err
+	}
+	fits := p.link.MaxFrame <= xdpPlain
+	if !fits && !can {
+		return false, fmt.Errorf("pktio: interface %s has an MTU of %d, and AF_XDP takes more than %d from Linux 6.6 on: lower it with \"ip link set %[1]s mtu 1500\", or use the packet backend: %[4]w",
+			p.dev.name, p.link.MTU, xdpPlain-EthernetHeader, unix.EOPNOTSUPP)
+	}
+	return can && (!fits || d.virtual()), nil
+}
+
+// canPieces tells whether the kernel knows of frames in several pieces. Without an interface it binds no socket, but it
+// looks at the flags first.
+func canPieces(name string) (bool, error) {
+	fd, err := xdpSocket(name)
+	if err != nil {
+		return false, err
 	}
 	defer unix.Close(fd)
-	p.link, err = p.dev.find(fd, name)
-	return err
+	return !errors.Is(unix.Bind(fd, &unix.SockaddrXDP{Flags: unix.XDP_USE_SG}), unix.EINVAL), nil
 }
 
 // attachProgram makes the program and puts it on the interface, and returns in which mode.
-func (p *XDP) attachProgram(c *XDPConfig, d xdpDevice) (XDPMode, error) {
+func (p *XDP) attachProgram(c *XDPConfig, d xdpDevice, pieces bool) (XDPMode, error) {
 	var err error
 	p.xsks, err = ebpf.NewMap(&ebpf.MapSpec{Name: "softrdma_xsks", Type: ebpf.XSKMap, KeySize: 4, ValueSize: 4, MaxEntries: uint32(d.queues)})
 	if err != nil {
@@ -137,14 +187,11 @@ func (p *XDP) attachProgram(c *XDPConfig, d xdpDevice) (XDPMode, error) {
 	spec := &ebpf.ProgramSpec{
 		Name: "softrdma_steer", Type: ebpf.XDP, License: "Apache-2.0",
 		Instructions: xdpProgram(c.Addrs, p.link.Addr, p.xsks.FD()),
-		Flags:        unix.BPF_F_XDP_HAS_FRAGS, // it looks at the first piece of a frame alone
 	}
-	p.prog, err = ebpf.NewProgram(spec)
-	if errors.Is(err, unix.EINVAL) { // Linux before 5.18
-		spec.Flags = 0
-		p.prog, err = ebpf.NewProgram(spec)
+	if pieces {
+		spec.Flags = unix.BPF_F_XDP_HAS_FRAGS // it looks at the first one alone
 	}
-	if err != nil {
+	if p.prog, err = ebpf.NewProgram(spec); err != nil {
 		return 0, xdpError(c.Interface, "loading the XDP program", err)
 	}
 	if c.Mode != XDPGeneric {
@@ -168,9 +215,9 @@ func (p *XDP) attachAs(flags link.XDPAttachFlags) (err error) {
 }
 
 // notNative tells whether an error comes from a driver that takes no program, or none as things are, so that generic
-// mode is worth a try: it is not where somebody else's program is in the way, or a right is missing.
+// mode is worth a try: it is not where somebody else's program is in the way, or a right or a descriptor is missing.
 func notNative(err error) bool {
-	for _, e := range []error{unix.EBUSY, unix.EEXIST, unix.EPERM, unix.EACCES, unix.ENODEV} {
+	for _, e := range []error{unix.EBUSY, unix.EEXIST, unix.EPERM, unix.EACCES, unix.ENODEV, unix.EMFILE, unix.ENFILE} {
 		if errors.Is(err, e) {
 			return false
 		}
@@ -198,15 +245,12 @@ func (p *XDP) attachError(mode XDPMode, d xdpDevice, err error) error {
 }
 
 // openQueues makes a socket for each receive queue and binds it.
-func (p *XDP) openQueues(c *XDPConfig, d xdpDevice, mode XDPMode) error {
+func (p *XDP) openQueues(c *XDPConfig, d xdpDevice, mode XDPMode, pieces bool) error {
 	var flags uint16
 	if mode == XDPGeneric {
 		flags = unix.XDP_COPY // the driver must not take the buffers: the frames would miss the program
 	}
-	// Frames in several pieces: where one does not fit a buffer, and where a peer on the same host sends super-frames.
-	// Elsewhere not: it may be the price of zero-copy.
-	fits := p.link.MaxFrame <= xdpRxRoom
-	if !fits || d.virtual() {
+	if pieces {
 		flags |= unix.XDP_USE_SG
 	}
 	for id := range d.queues {
@@ -216,13 +260,6 @@ func (p *XDP) openQueues(c *XDPConfig, d xdpDevice, mode XDPMode) error {
 		}
 		p.queues = append(p.queues, q)
 		err = q.bind(p.dev.index, id, flags)
-		if flags&unix.XDP_USE_SG != 0 && id == 0 && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP)) {
-			if !fits {
-				return fmt.Errorf("pktio: interface %s has an MTU of %d, and AF_XDP takes frames longer than %d octets from Linux 6.6 on: lower the MTU with \"ip link set %[1]s mtu 1500\", or use the packet backend: %[4]w", p.dev.name, p.link.MTU, xdpRxRoom, err)
-			}
-			flags &^= unix.XDP_USE_SG
-			err = q.bind(p.dev.index, id, flags)
-		}
 		if errors.Is(err, unix.EINVAL) && id > 0 {
 			q.close()
 			q.unmap()
@@ -260,7 +297,9 @@ func (p *XDP) undo() {
 	if p.xsks != nil {
 		_ = p.xsks.Close()
 	}
-	if p.news >= 0 {
-		_ = unix.Close(p.news)
+	for _, fd := range []int{p.groups, p.news} {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
 	}
 }

@@ -135,6 +135,7 @@ func TestXDPFallsBackToGeneric(t *testing.T) {
 	p := openXDP(t, c)
 	require.Equal(t, "generic, copy, 1 queue", p.Mode())
 	require.False(t, p.rx.trusted, "a bridge may have a card among its ports")
+	require.False(t, p.link.Checksum, "and others like us")
 	require.NoError(t, p.Close())
 	c.Mode = XDPNative
 	_, err := OpenXDP(c)
@@ -326,6 +327,8 @@ func TestXDPLeavesNothing(t *testing.T) {
 	before := count()
 	held := openXDP(t, c)
 	require.Greater(t, count(), before)
+	n, size, octets := held.Buffers()
+	require.Equal(t, []int{128, 4096, 128 * 4096}, []int{n, size, octets})
 	with := count()
 	_, err := OpenXDP(c)
 	require.Error(t, err)

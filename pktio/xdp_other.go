@@ -28,6 +28,9 @@ func (*XDP) Link() Link { return Link{} }
 // Mode says nothing.
 func (*XDP) Mode() string { return "" }
 
+// Buffers are none.
+func (*XDP) Buffers() (n, size, octets int) { return 0, 0, 0 }
+
 // Stats counts nothing.
 func (*XDP) Stats() XDPStats { return XDPStats{} }
 

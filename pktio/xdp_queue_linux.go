@@ -14,6 +14,9 @@ const (
 	// those it receives into.
 	xdpChunk  = 4096
 	xdpRxRoom = xdpChunk - unix.XDP_PACKET_HEADROOM
+	// xdpPlain is how long a frame may be before drivers want to receive it in pieces: they keep 320 octets at the
+	// end of a page, too.
+	xdpPlain = xdpRxRoom - 320
 	// xdpMeta is what goes in front of a frame on its way out to ask for its checksum: struct xsk_tx_metadata. The
 	// kernel leaves the space there in every buffer, used or not.
 	xdpMeta   = 24
@@ -25,9 +28,12 @@ const (
 	xdpQueueAgain = 5 * time.Millisecond
 )
 
-// xdpQueue is the socket on one receive queue of the interface, with memory of its own.
+// xdpQueue is what we have on one receive queue of the interface: memory of its own and one socket, or two where it
+// transmits. The kernel transmits for whoever polls a socket that has a transmit ring. Frames that Go's poller sent
+// thus, on whatever processor, would overtake others. So that ring is on a socket that nobody polls.
 type xdpQueue struct {
-	fd   int
+	fd   int // the socket that receives and has the memory
+	tfd  int // the socket that transmits from the same memory, or -1
 	umem []byte
 	meta bool // frames may ask for their checksum
 
@@ -45,15 +51,23 @@ type xdpSizes struct{ rx, tx int }
 
 func (s xdpSizes) octets() int { return (s.rx + s.tx) * xdpChunk }
 
-// newXDPQueue makes a socket for a queue. It is not bound.
-func newXDPQueue(name string, s xdpSizes) (*xdpQueue, error) {
+func xdpSocket(name string) (int, error) {
 	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if errors.Is(err, unix.EAFNOSUPPORT) {
-		return nil, fmt.Errorf("pktio: this kernel was built without AF_XDP (CONFIG_XDP_SOCKETS): use the packet backend: %w", err)
+		return -1, fmt.Errorf("pktio: this kernel was built without AF_XDP (CONFIG_XDP_SOCKETS): use the packet backend: %w", err)
 	} else if err != nil {
-		return nil, xdpError(name, "making an AF_XDP socket", err)
+		return -1, xdpError(name, "making an AF_XDP socket", err)
 	}
-	q := &xdpQueue{fd: fd}
+	return fd, nil
+}
+
+// newXDPQueue makes a socket for a queue. It is not bound.
+func newXDPQueue(name string, s xdpSizes) (*xdpQueue, error) {
+	fd, err := xdpSocket(name)
+	if err != nil {
+		return nil, err
+	}
+	q := &xdpQueue{fd: fd, tfd: -1}
 	if err := q.setup(name, s); err != nil {
 		q.close()
 		q.unmap()
@@ -62,8 +76,13 @@ func newXDPQueue(name string, s xdpSizes) (*xdpQueue, error) {
 	return q, nil
 }
 
-// setup gives the socket its memory and its rings.
+// setup makes what else there is to a queue.
 func (q *xdpQueue) setup(name string, s xdpSizes) (err error) {
+	if s.tx > 0 {
+		if q.tfd, err = xdpSocket(name); err != nil {
+			return err
+		}
+	}
 	if q.umem, err = umemRegion(s.octets()); err != nil {
 		return fmt.Errorf("pktio: no %d KiB of memory for the frames of interface %s: lower RxFrames or TxFrames: %w", s.octets()>>10, name, err)
 	}
@@ -84,8 +103,8 @@ func (q *xdpQueue) setup(name string, s xdpSizes) (err error) {
 	q.giveBack()
 	if s.tx > 0 {
 		// In copy mode the kernel counts frames on their way out as if they were written to the socket.
-		if unix.SetsockoptInt(q.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 2*s.tx*xdpChunk) != nil {
-			_ = unix.SetsockoptInt(q.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 2*s.tx*xdpChunk)
+		if unix.SetsockoptInt(q.tfd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 2*s.tx*xdpChunk) != nil {
+			_ = unix.SetsockoptInt(q.tfd, unix.SOL_SOCKET, unix.SO_SNDBUF, 2*s.tx*xdpChunk)
 		}
 	}
 	return nil
@@ -106,50 +125,57 @@ func (q *xdpQueue) register() error {
 	return err
 }
 
-// mapRings makes the four rings and maps those that are used. Fill and completion ring have room for every buffer, so
-// they are never full.
+// mapRings makes the rings and maps those that are used: a queue that does not transmit still has to have a completion
+// ring. Fill and completion ring have room for every buffer, so they are never full.
 func (q *xdpQueue) mapRings(s xdpSizes) error {
+	type offsets = unix.XDPMmapOffsets
 	rings := []struct {
-		option, entries int
-		page            int64
-		ring            *xdpRing
-		at              func(*unix.XDPMmapOffsets) unix.XDPRingOffset
+		fd, option, entries int
+		page                int64
+		ring                *xdpRing
+		at                  func(*offsets) unix.XDPRingOffset
 	}{
-		{unix.XDP_UMEM_FILL_RING, s.rx, unix.XDP_UMEM_PGOFF_FILL_RING, &q.fill, func(o *unix.XDPMmapOffsets) unix.XDPRingOffset { return o.Fr }},
-		{unix.XDP_RX_RING, s.rx, unix.XDP_PGOFF_RX_RING, &q.rx, func(o *unix.XDPMmapOffsets) unix.XDPRingOffset { return o.Rx }},
-		{unix.XDP_UMEM_COMPLETION_RING, max(s.tx, xdpLeastRing), unix.XDP_UMEM_PGOFF_COMPLETION_RING, &q.done, func(o *unix.XDPMmapOffsets) unix.XDPRingOffset { return o.Cr }},
-		{unix.XDP_TX_RING, s.tx, unix.XDP_PGOFF_TX_RING, &q.tx, func(o *unix.XDPMmapOffsets) unix.XDPRingOffset { return o.Tx }},
+		{q.fd, unix.XDP_UMEM_FILL_RING, s.rx, unix.XDP_UMEM_PGOFF_FILL_RING, &q.fill, func(o *offsets) unix.XDPRingOffset { return o.Fr }},
+		{q.fd, unix.XDP_RX_RING, s.rx, unix.XDP_PGOFF_RX_RING, &q.rx, func(o *offsets) unix.XDPRingOffset { return o.Rx }},
+		{q.fd, unix.XDP_UMEM_COMPLETION_RING, max(s.tx, xdpLeastRing), unix.XDP_UMEM_PGOFF_COMPLETION_RING, &q.done, func(o *offsets) unix.XDPRingOffset { return o.Cr }},
+		{q.tfd, unix.XDP_TX_RING, s.tx, unix.XDP_PGOFF_TX_RING, &q.tx, func(o *offsets) unix.XDPRingOffset { return o.Tx }},
 	}
+	have, use := 4, 4
 	if s.tx == 0 {
-		rings = rings[:3]
+		have, use = 3, 2
 	}
-	for i := range rings {
-		if err := unix.SetsockoptInt(q.fd, unix.SOL_XDP, rings[i].option, rings[i].entries); err != nil {
+	for i := range rings[:have] {
+		if err := unix.SetsockoptInt(rings[i].fd, unix.SOL_XDP, rings[i].option, rings[i].entries); err != nil {
 			return err
 		}
 	}
-	var offsets unix.XDPMmapOffsets
-	if _, err := xdpOption(q.fd, unix.XDP_MMAP_OFFSETS, &offsets); err != nil {
+	var at offsets
+	if _, err := xdpOption(q.fd, unix.XDP_MMAP_OFFSETS, &at); err != nil {
 		return err
 	}
-	for i := range rings {
+	for i := range rings[:use] {
+		r := &rings[i]
 		var err error
-		if *rings[i].ring, err = mapXDPRing(q.fd, rings[i].page, rings[i].at(&offsets), rings[i].entries); err != nil {
+		if *r.ring, err = mapXDPRing(r.fd, r.page, r.at(&at), r.entries); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// bind binds the socket to queue id of the interface with index i. It waits a moment for a queue that is taken.
+// bind binds the sockets to queue id of the interface with index i. It waits a moment for a queue that is taken.
 func (q *xdpQueue) bind(i, id int, flags uint16) error {
 	sa := unix.SockaddrXDP{Flags: flags | unix.XDP_USE_NEED_WAKEUP, Ifindex: uint32(i), QueueID: uint32(id)}
-	for until := time.Now().Add(xdpQueueTaken); ; time.Sleep(xdpQueueAgain) {
-		err := unix.Bind(q.fd, &sa)
-		if !errors.Is(err, unix.EBUSY) || time.Now().After(until) {
-			return err
-		}
+	err := unix.Bind(q.fd, &sa)
+	for until := time.Now().Add(xdpQueueTaken); errors.Is(err, unix.EBUSY) && time.Now().Before(until); {
+		time.Sleep(xdpQueueAgain)
+		err = unix.Bind(q.fd, &sa)
 	}
+	if err != nil || q.tfd < 0 {
+		return err
+	}
+	sa.Flags, sa.SharedUmemFD = unix.XDP_SHARED_UMEM, uint32(q.fd) // the other flags it has from there
+	return unix.Bind(q.tfd, &sa)
 }
 
 // zeroCopy tells whether the device receives into the buffers and transmits from them itself.
@@ -183,6 +209,11 @@ func (q *xdpQueue) wakeRx() {
 // counters returns what the kernel has counted.
 func (q *xdpQueue) counters() (c unix.XDPStatistics) {
 	_, _ = xdpOption(q.fd, unix.XDP_STATISTICS, &c)
+	if q.tfd >= 0 {
+		var sent unix.XDPStatistics
+		_, _ = xdpOption(q.tfd, unix.XDP_STATISTICS, &sent)
+		c.Tx_invalid_descs = sent.Tx_invalid_descs
+	}
 	return c
 }
 
@@ -193,6 +224,9 @@ func (q *xdpQueue) close() {
 		r.unmap()
 	}
 	_ = unix.Close(q.fd)
+	if q.tfd >= 0 {
+		_ = unix.Close(q.tfd)
+	}
 }
 
 // unmap returns the buffers' memory.

@@ -143,17 +143,21 @@ func (p *XDP) kick() error {
 	switch errno {
 	case 0:
 		return nil
-	case unix.EAGAIN, unix.EBUSY, unix.ENOBUFS, unix.ENOMEM:
-		if !p.kickDue.Swap(true) {
-			p.rouse()
-		}
-		return nil
 	case unix.ENETDOWN:
 		return p.dev.downError()
 	case unix.ENXIO, unix.ENODEV:
-		return p.dev.goneError()
+		if p.dev.gone(p.news) {
+			return p.dev.goneError()
+		}
+		// What a driver says that is about to be reset.
+	case unix.EAGAIN, unix.EBUSY, unix.ENOBUFS, unix.ENOMEM:
+	default:
+		return fmt.Errorf("pktio: interface %s does not send: %w", p.dev.name, errno)
 	}
-	return fmt.Errorf("pktio: interface %s does not send: %w", p.dev.name, errno)
+	if !p.kickDue.Swap(true) {
+		p.rouse()
+	}
+	return nil
 }
 
 // kickAgain is for the receiver: it makes up for a kick that came to nothing.
@@ -174,7 +178,7 @@ func (q *xdpQueue) kick() unix.Errno {
 		}
 		sent, done := atomic.LoadUint32(q.tx.cons), atomic.LoadUint32(q.done.prod)
 		// Raw: it never blocks, and telling the scheduler costs as much as a small frame does.
-		_, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(q.fd), 0, 0, unix.MSG_DONTWAIT, 0, 0)
+		_, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(q.tfd), 0, 0, unix.MSG_DONTWAIT, 0, 0)
 		if errno == unix.EINTR {
 			continue
 		}
