@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"syscall"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -78,12 +79,7 @@ func (c *Config) checkGateways() error {
 
 // has reports whether we have an address of the family of a.
 func (c *Config) has(a netip.Addr) bool {
-	for _, p := range c.Addrs {
-		if p.Addr().Is4() == a.Is4() {
-			return true
-		}
-	}
-	return false
+	return c.any(func(b netip.Addr) bool { return a.Is4() == b.Is4() })
 }
 
 func (c *Config) has4() bool { return c.has(netip.IPv4Unspecified()) }
@@ -91,32 +87,17 @@ func (c *Config) has6() bool { return c.has(netip.IPv6Unspecified()) }
 
 // owns reports whether a, without zone, is ours.
 func (c *Config) owns(a netip.Addr) bool {
-	for _, p := range c.Addrs {
-		if p.Addr() == a {
-			return true
-		}
-	}
-	return false
+	return c.any(func(b netip.Addr) bool { return a == b })
 }
 
 // onLink reports whether a, without zone, is reached without a gateway.
 func (c *Config) onLink(a netip.Addr) bool {
-	for _, p := range c.Addrs {
-		if p.Contains(a) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(c.Addrs, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// hasLinkLocal reports whether we have an IPv6 link-local address.
-func (c *Config) hasLinkLocal() bool {
-	for _, p := range c.Addrs {
-		if isLinkLocal(p.Addr()) {
-			return true
-		}
-	}
-	return false
+// any reports whether one of our addresses is such.
+func (c *Config) any(such func(netip.Addr) bool) bool {
+	return slices.ContainsFunc(c.Addrs, func(p netip.Prefix) bool { return such(p.Addr()) })
 }
 
 // scoped checks the zone of a and returns a with the zone we tell of: our interface if it is link-local, else none. As
@@ -161,11 +142,15 @@ func (u *userStack) reach(a netip.Addr) (netip.Addr, error) {
 	case !isHost(bare):
 		err = fmt.Errorf("%s is no address of a host on a network: %w", a, syscall.ENETUNREACH)
 	case isLinkLocal(bare):
-		if !u.conf.hasLinkLocal() {
+		if !u.conf.any(isLinkLocal) {
 			err = fmt.Errorf("this device has no link-local address to call %s from: add one, such as fe80::77/64, with --ip (Config.Addrs): %w",
 				a, syscall.ENETUNREACH)
 		}
-	case !u.conf.onLink(bare) && !u.hasGateway(bare):
+	case u.conf.onLink(bare):
+	case bare.Is6() && !u.conf.any(func(a netip.Addr) bool { return a.Is6() && !isLinkLocal(a) }):
+		err = fmt.Errorf("this device has no IPv6 address but link-local ones, which %s cannot answer: add one with --ip (Config.Addrs): %w",
+			a, syscall.ENETUNREACH)
+	case !u.hasGateway(bare):
 		err = fmt.Errorf("%s is in none of our networks %v, and there is no %s gateway: give one with --gw (Config.Gateways): %w",
 			a, u.conf.Addrs, familyOf(bare), syscall.ENETUNREACH)
 	}
@@ -181,12 +166,7 @@ func (u *userStack) hasFamily(a netip.Addr) error {
 }
 
 func (u *userStack) hasGateway(a netip.Addr) bool {
-	for _, g := range u.conf.Gateways {
-		if g.Is4() == a.Is4() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(u.conf.Gateways, func(g netip.Addr) bool { return g.Is4() == a.Is4() })
 }
 
 func toAddress(a netip.Addr) tcpip.Address { return tcpip.AddrFromSlice(a.AsSlice()) }

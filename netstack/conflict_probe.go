@@ -78,20 +78,21 @@ func (l *link) sendFrame(b []byte) {
 }
 
 // overhear looks whether an arrived frame, from its Ethernet header on, is of a host that uses one of our addresses, or
-// of a neighbour that has moved. The frame goes on its way in any case. Caller holds rx.mu.
-func (l *link) overhear(head []byte) {
+// of a neighbour that has moved. It returns true in the first case: gVisor would answer the ARP requests that the other
+// announces itself with, all of them, where we are to say so once in a while, and to everyone. Caller holds rx.mu.
+func (l *link) overhear(head []byte) (conflict bool) {
 	c, ok := claimOf(head)
 	if !ok {
-		return
+		return false
 	}
 	if met := l.others.look(c); met != nil {
 		if l.others.met(met, time.Now()) {
 			l.sendFrame(announcement(met.Addr, l.info.Addr))
 		}
-		return
+		return true
 	}
 	if c.question || c.mac == l.info.Addr {
-		return
+		return false
 	}
 	now := time.Now()
 	if c.addr.Is4() {
@@ -100,4 +101,5 @@ func (l *link) overhear(head []byte) {
 	if c.announce {
 		l.neighbours.began(c.addr, now)
 	}
+	return false
 }

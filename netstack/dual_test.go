@@ -140,7 +140,7 @@ func TestChoosesAddress(t *testing.T) {
 	l, err := b.Listen(netip.AddrPort{}, 8)
 	require.NoError(t, err)
 	for to, from := range map[string]string{
-		"10.77.0.2": "10.77.0.1", "fd77::2": "fd77::1", "fd78::2": "fd78::1", "fe80::2": "fe80::1%pipe-a",
+		"10.77.0.2": "10.77.0.1", "10.78.0.2": "10.78.0.1", "fd77::2": "fd77::1", "fd78::2": "fd78::1", "fe80::2": "fe80::1%pipe-a",
 	} {
 		ca, cb, err := dial(t, a, b, l, netip.Addr{}, netip.MustParseAddr(to))
 		require.NoError(t, err)
@@ -150,6 +150,20 @@ func TestChoosesAddress(t *testing.T) {
 	ca, cb, err := dial(t, a, b, l, netip.MustParseAddr("fd78::1"), netip.MustParseAddr("fd78::2"))
 	require.NoError(t, err)
 	hello(t, a, b, ca, cb)
+
+	// The smaller network, and the gateway's.
+	w := newWire(t, Config{
+		Addrs:    prefixes("10.1.2.3/8", "10.78.0.1/24", "10.77.0.1/24", "10.77.0.9/16"),
+		Gateways: []netip.Addr{netip.MustParseAddr("10.78.0.254")},
+	})
+	for to, from := range map[string]string{
+		"10.77.0.2": "10.77.0.1", "10.77.5.2": "10.77.0.9", "10.9.9.9": "10.1.2.3", "192.0.2.1": "10.78.0.1",
+	} {
+		c, err := w.h.Dial(netip.Addr{}, netip.AddrPortFrom(netip.MustParseAddr(to), 1))
+		require.NoError(t, err)
+		require.Equal(t, from, c.LocalAddr().Addr().String(), "to %s", to)
+		c.Abort()
+	}
 }
 
 func TestLinkLocal(t *testing.T) {
@@ -195,4 +209,8 @@ func TestLinkLocal(t *testing.T) {
 	_, err = p.a.Dial(netip.Addr{}, netip.AddrPortFrom(addr("fe80::2"), 1))
 	require.ErrorIs(t, err, syscall.ENETUNREACH)
 	require.ErrorContains(t, err, "no link-local address")
+	w := newWire(t, Config{Addrs: prefixes("fe80::1/64"), Gateways: []netip.Addr{addr("fe80::fe")}})
+	_, err = w.h.Dial(netip.Addr{}, netip.AddrPortFrom(inet6.far, 1))
+	require.ErrorIs(t, err, syscall.ENETUNREACH)
+	require.ErrorContains(t, err, "but link-local ones")
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"gvisor.dev/gvisor/pkg/tcpip/checksum"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 
 	"github.com/softrdma/softrdma/pktio"
@@ -43,6 +44,10 @@ func fuzzDeliver(f *testing.F, fam family) {
 	ping := []byte{8, 0, 0xf7, 0xff, 0, 0, 0, 0}
 	f.Add(joined(ethernet(mac, wireMAC, 0x0800), ipPacket(addrA, addrB, 1, len(ping)), ping), uint8(0), uint8(0), uint32(0))
 	f.Add(joined(ethernet(mac, wireMAC, 0x0806), make([]byte, 28)), uint8(0), uint8(0), uint32(0))
+	f.Add(append(make([]byte, 34), make([]byte, 80)...), uint8(16), uint8(0), uint32(0))
+	f.Add(append(append(make([]byte, 34), 3, 4, 0, 0, 0, 0, 5, 20), make([]byte, 60)...), uint8(16), uint8(1), uint32(0))
+	f.Add(append(append(make([]byte, 54), 2, 0, 0, 0, 0, 0, 5, 20), make([]byte, 80)...), uint8(16), uint8(1), uint32(0))
+	f.Add(append(append(make([]byte, 54), 1, 3, 0, 0, 0, 0, 0, 0), make([]byte, 80)...), uint8(16), uint8(0), uint32(0))
 	for _, frame := range seeds6(mac) {
 		f.Add(frame, uint8(0), uint8(0), uint32(0))
 	}
@@ -58,6 +63,9 @@ func fuzzDeliver(f *testing.F, fam family) {
 		frame = append([]byte(nil), frame...)
 		if flags&1 != 0 && len(frame) >= ethernetHeader+fam.headers() {
 			aim(frame, p, ca, last+seq%70_000)
+		}
+		if flags&16 != 0 && len(frame) >= ethernetHeader+2*fam.headers()-40+8+8 {
+			aimICMP(frame, p, ca)
 		}
 		fr := pktio.Frame{Offload: pktio.Offload{CsumValid: flags&2 != 0, NeedsCsum: flags&4 != 0}}
 		if flags&8 != 0 {
@@ -113,6 +121,29 @@ func aim(frame []byte, p *pair, ca *Conn, seq uint32) {
 	tcp.SetSourcePort(ca.LocalAddr().Port())
 	tcp.SetDestinationPort(7)
 	tcp.SetSequenceNumber(seq)
+}
+
+// aimICMP makes frame an ICMP message about a segment of the other end's, ca the peer's.
+func aimICMP(frame []byte, p *pair, ca *Conn) {
+	copy(frame, p.b.user.link.info.Addr[:])
+	b := frame[14:]
+	at := p.fam.headers() - 20
+	proto := uint8(1)
+	frame[12], frame[13] = 8, 0
+	if p.fam == inet6 {
+		proto, frame[12], frame[13] = 58, 0x86, 0xdd
+	}
+	copy(b, ipPacket(p.addrA, p.addrB, proto, len(b)-at))
+	icmp := b[at:]
+	copy(icmp[8:], ipPacket(p.addrB, p.addrA, 6, 20))
+	binary.BigEndian.PutUint16(icmp[8+at:], 7)
+	binary.BigEndian.PutUint16(icmp[8+at+2:], ca.LocalAddr().Port())
+	if p.fam == inet6 {
+		sumICMPv6(b[:at], icmp)
+		return
+	}
+	icmp[2], icmp[3] = 0, 0
+	binary.BigEndian.PutUint16(icmp[2:], ^checksum.Checksum(icmp, 0))
 }
 
 // seeds6 are frames of IPv6 that are no plain TCP.

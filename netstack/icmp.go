@@ -20,8 +20,8 @@ import (
 const minPathMTU = 552
 
 // guarded makes a network protocol whose ICMP errors pass the guard.
-func guarded(make stack.NetworkProtocolFactory) stack.NetworkProtocolFactory {
-	return func(s *stack.Stack) stack.NetworkProtocol { return guardedProtocol{make(s), s} }
+func guarded(protocol stack.NetworkProtocolFactory) stack.NetworkProtocolFactory {
+	return func(s *stack.Stack) stack.NetworkProtocol { return guardedProtocol{protocol(s), s} }
 }
 
 type guardedProtocol struct {

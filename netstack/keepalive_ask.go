@@ -13,6 +13,9 @@ const (
 	// which each connection gets to know. askedBy is when all have been.
 	askWithin = 50 * time.Millisecond
 	askedBy   = 100 * time.Millisecond
+	// askMost is how often that is done while nothing arrives. To ask is to begin anew to count what the peer does not
+	// answer: whoever announces all the time must not keep a silent peer alive. A stack that starts announces twice.
+	askMost = 3
 )
 
 // peers counts connections by the address of the other host, without zone.
@@ -32,16 +35,19 @@ func (p peers) drop(a netip.AddrPort) {
 // that its stack has just started, and then it knows nothing of them. Its answer ends them at once. Without a question
 // only what we send could find out, and who waits for the answer to a Read sends nothing.
 func (s *Stack) askSoon(addr netip.Addr) {
-	k := s.user.conf.Keepalive
 	s.mu.Lock()
 	known := s.peers[addr] > 0
 	s.mu.Unlock()
-	if !known || k.Idle <= askWithin { // else it is off, or as soon
+	if !known { // while New runs nobody is, and s.user is not there yet
+		return
+	}
+	k := s.user.conf.Keepalive
+	if k.Idle <= askWithin { // else it is off, or as soon
 		return
 	}
 	// Not here: it takes the locks of connections, and whoever receives must not wait for those who send.
 	go func() {
-		eps := s.established(addr)
+		eps := s.askable(addr)
 		set := func(d time.Duration) {
 			for _, ep := range eps {
 				idle := tcpip.KeepaliveIdleOption(d)
@@ -53,13 +59,21 @@ func (s *Stack) askSoon(addr netip.Addr) {
 	}()
 }
 
-// established returns the endpoints of the connections to addr.
-func (s *Stack) established(addr netip.Addr) (eps []*tcp.Endpoint) {
+// askable returns the endpoints of the connections to addr and takes note that they are asked.
+func (s *Stack) askable(addr netip.Addr) (eps []*tcp.Endpoint) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.conns {
-		if c.out.isUp() && c.remote.Addr().WithZone("") == addr { // in that order: before, remote is not settled
-			eps = append(eps, c.user.ep)
+		if !c.out.isUp() || c.remote.Addr().WithZone("") != addr { // in that order: before, remote is not settled
+			continue
+		}
+		uc := c.user
+		if heard := uc.ep.Stats().(*tcp.Stats).SegmentsReceived.Value(); uc.heard != heard {
+			uc.heard, uc.asked = heard, 0
+		}
+		if uc.asked < askMost {
+			uc.asked++
+			eps = append(eps, uc.ep)
 		}
 	}
 	return eps

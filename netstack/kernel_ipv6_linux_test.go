@@ -1,3 +1,5 @@
+//go:build !netstack_portable
+
 package netstack
 
 import (

@@ -332,3 +332,25 @@ func TestAnnouncedTwice(t *testing.T) {
 		})
 	}
 }
+
+// FuzzClaimOf looks at frames of any kind: none may do harm, and what is read back is what was there.
+func FuzzClaimOf(f *testing.F) {
+	mac := [6]byte{2, 1, 2, 3, 4, 5}
+	for _, a := range []netip.Addr{inet4.a, inet6.a} {
+		f.Add(question(a, mac))
+		f.Add(announcement(a, mac))
+	}
+	f.Add(solicitation(inet6.b, inet6.a, otherMAC))
+	f.Fuzz(func(t *testing.T, frame []byte) {
+		c, ok := claimOf(frame)
+		if !ok {
+			return
+		}
+		require.True(t, c.addr.IsValid())
+		require.False(t, c.question && c.announce)
+		if !c.question {
+			require.True(t, bytes.Contains(frame, c.mac[:]))
+		}
+		require.True(t, bytes.Contains(frame, c.addr.AsSlice()))
+	})
+}

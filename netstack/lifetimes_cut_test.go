@@ -48,7 +48,9 @@ func (p *pair) throughCut(d time.Duration, cut func(bool)) (first time.Duration)
 
 // A link that is cut for some seconds is in use again about a second after it came back, however long it was away.
 func TestLinkIsCut(t *testing.T) {
+	t.Parallel()
 	bothFamilies(t, func(t *testing.T, fam family) {
+		t.Parallel()
 		for _, d := range []time.Duration{time.Second, 6 * time.Second} {
 			t.Run(d.String(), func(t *testing.T) {
 				t.Parallel()

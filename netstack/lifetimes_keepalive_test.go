@@ -60,7 +60,7 @@ func TestRetransmissionsLastAsLongAsKeepalive(t *testing.T) {
 	require.InDelta(t, 62, retries, 3)
 }
 
-// ends waits until both connections have ended because the other side fell silent.
+// silent waits until both connections have ended because the other side fell silent.
 func (p *pair) silent(conns ...*Conn) {
 	p.t.Helper()
 	errs := make([]error, len(conns))
@@ -91,9 +91,9 @@ func TestSilentPeer(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			p := newUserPair(t, pktio.PipeConfig{GSO: true}, soon)
+			start := time.Now()
 			ca, cb := p.exchange(1000)
 			p.portA.Cut(true)
-			start := time.Now()
 			if c.write > 0 {
 				send(t, ca, 0, 1000, c.write)
 				send(t, cb, 1, 0, c.write)
@@ -110,7 +110,11 @@ func TestSilentPeer(t *testing.T) {
 
 // Hundreds of idle connections ask and answer, and none is taken for broken.
 func TestIdlePeersAreNotSilent(t *testing.T) {
-	const conns = 300
+	t.Parallel()
+	conns := 300
+	if raceEnabled {
+		conns = 50
+	}
 	often := Keepalive{Idle: 200 * time.Millisecond, Interval: time.Second, Count: 10} // patient: the machine may be busy
 	p := newUserPair(t, pktio.PipeConfig{GSO: true}, Config{Keepalive: often})
 	_, _, l := p.connect()
@@ -140,10 +144,11 @@ func TestIdlePeersAreNotSilent(t *testing.T) {
 
 // A peer whose window is shut answers, and that is enough.
 func TestShutWindowIsNotSilence(t *testing.T) {
-	p := newUserPair(t, pktio.PipeConfig{GSO: true}, Config{Keepalive: KeepaliveWithin(2 * time.Second), RecvBuffer: MinBuffer, SendBuffer: MinBuffer})
+	t.Parallel()
+	p := newUserPair(t, pktio.PipeConfig{GSO: true}, Config{Keepalive: KeepaliveWithin(3 * time.Second), RecvBuffer: MinBuffer, SendBuffer: MinBuffer})
 	ca, cb, _ := p.connect()
 	sent := 0
-	for stuck := time.Now(); time.Since(stuck) < 5*time.Second; {
+	for stuck := time.Now(); time.Since(stuck) < 7*time.Second; {
 		if n := send(t, ca, 0, sent, 1<<20); n > 0 {
 			sent += n
 			stuck = time.Now()

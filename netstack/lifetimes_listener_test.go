@@ -54,7 +54,11 @@ func (p *pair) speak(conns []*Conn, spoke []bool) (failed int) {
 func TestCrowdAtTheListener(t *testing.T) {
 	for _, car := range crowdCarriers() {
 		t.Run(car.name, func(t *testing.T) {
-			for _, n := range []int{1000, minBacklog + 500} {
+			crowds := []int{1000, minBacklog + 500}
+			if raceEnabled {
+				crowds = []int{300}
+			}
+			for _, n := range crowds {
 				p := car.make(t, Config{})
 				l, err := p.b.Listen(netip.AddrPortFrom(p.addrB, 0), 1)
 				require.NoError(t, err)

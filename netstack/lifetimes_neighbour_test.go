@@ -116,17 +116,17 @@ func (h *host) known(a netip.Addr) tcpip.LinkAddress {
 	return ""
 }
 
-// goesOn sends n octets both ways on a connection that has carried at of them.
-func (p *pair) goesOn(ca, cb *Conn, at, n int) {
+// goesOn sends n octets each way on a connection that has carried some there and some back.
+func (p *pair) goesOn(ca, cb *Conn, there, back, n int) {
 	p.t.Helper()
-	there, back := checker{at: at}, checker{stream: 1, at: 0}
-	sent, returned := at, 0
+	out, in := checker{at: there}, checker{stream: 1, at: back}
+	sent, returned := there, back
 	p.until("traffic both ways", func() bool {
-		sent += send(p.t, ca, 0, sent, min(at+n-sent, 10_000))
-		returned += send(p.t, cb, 1, returned, min(n-returned, 10_000))
-		require.NoError(p.t, there.receive(p.t, cb))
-		require.NoError(p.t, back.receive(p.t, ca))
-		return there.at == at+n && back.at == n
+		sent += send(p.t, ca, 0, sent, min(there+n-sent, 10_000))
+		returned += send(p.t, cb, 1, returned, min(back+n-returned, 10_000))
+		require.NoError(p.t, out.receive(p.t, cb))
+		require.NoError(p.t, in.receive(p.t, ca))
+		return out.at == there+n && in.at == back+n
 	})
 }
 
@@ -142,7 +142,7 @@ func TestNeighbourMovesAndSaysSo(t *testing.T) {
 		p.b.user.link.say()
 		start := time.Now()
 		p.until("the news to arrive", func() bool { return p.a.known(fam.b) != tcpip.LinkAddress(m.real[:]) })
-		p.goesOn(ca, cb, 1000, 100_000)
+		p.goesOn(ca, cb, 1000, 0, 100_000)
 		require.Equal(t, tcpip.LinkAddress(movedTo[:]), p.a.known(fam.b))
 		t.Logf("%v", time.Since(start))
 	})
@@ -156,10 +156,24 @@ func TestNeighbourMovesInSilence(t *testing.T) {
 		ca, cb := p.exchange(1000)
 		m.move(movedTo)
 		start := time.Now()
-		p.goesOn(ca, cb, 1000, 100_000)
+		p.goesOn(ca, cb, 1000, 0, 100_000)
 		require.Equal(t, tcpip.LinkAddress(movedTo[:]), p.a.known(fam.b))
 		require.Less(t, time.Since(start), 40*time.Second)
 		t.Logf("%v", time.Since(start))
+	})
+}
+
+// Neighbours that are forgotten under traffic are asked for again, and nothing is lost.
+func TestNeighboursAreForgotten(t *testing.T) {
+	bothFamilies(t, func(t *testing.T, fam family) {
+		p := newUserPairOf(t, fam, pktio.PipeConfig{}, Config{})
+		ca, cb := p.exchange(1000)
+		for i := range 30 {
+			for _, h := range []*host{p.a, p.b} {
+				require.NoError(t, toError(h.user.tcp.ClearNeighbors(nicID, protocolOf(fam.a))))
+			}
+			p.goesOn(ca, cb, 1000+i*50_000, i*50_000, 50_000)
+		}
 	})
 }
 

@@ -30,8 +30,9 @@ func (l *link) deliver(f *pktio.Frame) {
 	proto := tcpip.NetworkProtocolNumber(binary.BigEndian.Uint16(head[12:]))
 	switch {
 	case proto == header.ARPProtocolNumber && l.ip4:
-		l.overhear(head)
-		l.pass(proto, f, total, total, false)
+		if !l.overhear(head) {
+			l.pass(proto, f, total, total, false)
+		}
 	case proto == header.IPv4ProtocolNumber && l.ip4:
 		l.deliverIPv4(f, head, total)
 	case proto == header.IPv6ProtocolNumber && l.ip6:

@@ -339,3 +339,30 @@ func testToOurselves(t *testing.T, fam family) {
 	c.Close()
 	p.until("the end", func() bool { return k.receive(t, other) == io.EOF })
 }
+
+// Segments of one burst that continue each other reach TCP as one, with the same octets.
+func TestJoinsSegments(t *testing.T) {
+	bothFamilies(t, func(t *testing.T, fam family) {
+		w := newWireOf(t, fam, Config{})
+		c, una := w.acceptOne(1000)
+		received := w.h.user.tcp.Stats().TCP.ValidSegmentsReceived
+		before := received.Value()
+		const n, size = 8, 1000
+		frames := make([]pktio.Frame, n)
+		for i := range frames {
+			b := make([]byte, size)
+			pattern(b, 0, i*size)
+			seg := tcpSegmentOf(fam.b, fam.a, header.TCPFields{
+				SrcPort: 1000, DstPort: 2000, SeqNum: uint32(100 + i*size), AckNum: una, Flags: header.TCPFlagAck, WindowSize: 1000}, b)
+			frames[i].Data = [][]byte{w.eth(), ipPacket(fam.b, fam.a, 6, len(seg)), seg}
+		}
+		link := w.h.user.link
+		link.rx.mu.Lock()
+		copy(link.rx.frames, frames)
+		link.take(n, nil)
+		link.rx.mu.Unlock()
+		k := checker{}
+		until(t, "the octets", func() bool { require.NoError(t, k.receive(t, c)); return k.at == n*size }, w.h)
+		require.EqualValues(t, 1, received.Value()-before)
+	})
+}

@@ -3,6 +3,7 @@ package netstack
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
@@ -30,26 +31,41 @@ func (u *userStack) protocols() []stack.NetworkProtocolFactory {
 
 // configureNetwork gives the interface its addresses and makes the routing table.
 func (u *userStack) configureNetwork() error {
-	var routes []tcpip.Route
 	for _, p := range u.conf.Addrs {
-		addr := protocolAddress(p)
-		if err := u.tcp.AddProtocolAddress(nicID, addr, stack.AddressProperties{}); err != nil {
+		if err := u.tcp.AddProtocolAddress(nicID, protocolAddress(p), stack.AddressProperties{}); err != nil {
 			return fmt.Errorf("netstack: address %s: %s", p, err)
 		}
-		routes = append(routes, tcpip.Route{Destination: addr.AddressWithPrefix.Subnet(), NIC: nicID})
 	}
 	for _, g := range u.conf.Gateways {
 		if _, err := u.scoped(g); err != nil {
 			return fmt.Errorf("netstack: gateway %w", err)
 		}
-		all := header.IPv6EmptySubnet
-		if g.Is4() {
-			all = header.IPv4EmptySubnet
-		}
-		routes = append(routes, tcpip.Route{Destination: all, Gateway: toAddress(g), NIC: nicID})
 	}
-	u.tcp.SetRouteTable(routes)
+	u.tcp.SetRouteTable(u.routes())
 	return nil
+}
+
+// routes returns the routing table: our networks, the smallest first, and what lies behind the gateways. An IPv4 host is
+// called from our address in its network, or in the gateway's (IPv6 has rules of its own for that, RFC 6724).
+func (u *userStack) routes() []tcpip.Route {
+	nets := slices.Clone(u.conf.Addrs)
+	slices.SortStableFunc(nets, func(a, b netip.Prefix) int { return b.Bits() - a.Bits() })
+	var routes []tcpip.Route
+	for _, p := range nets {
+		addr := protocolAddress(p).AddressWithPrefix
+		routes = append(routes, tcpip.Route{Destination: addr.Subnet(), NIC: nicID, SourceHint: addr.Address})
+	}
+	for _, g := range u.conf.Gateways {
+		r := tcpip.Route{Destination: header.IPv6EmptySubnet, Gateway: toAddress(g), NIC: nicID}
+		if g.Is4() {
+			r.Destination = header.IPv4EmptySubnet
+		}
+		if i := slices.IndexFunc(nets, func(p netip.Prefix) bool { return p.Contains(g) }); i >= 0 {
+			r.SourceHint = toAddress(nets[i].Addr())
+		}
+		routes = append(routes, r)
+	}
+	return routes
 }
 
 // protocolAddress is p for gVisor.

@@ -13,5 +13,7 @@ type silence struct{}
 // Emit is log.Emitter.
 func (silence) Emit(int, log.Level, time.Time, string, ...any) {}
 
-// A program that uses gVisor for something else, too, may set a target of its own in main: it comes after this.
-func init() { log.SetTarget(silence{}) }
+// Some parts of gVisor keep the logger that there was when they were initialized, which is before this: so it is changed
+// rather than replaced. A program that uses gVisor for something else, too, may set a target of its own in main: it comes
+// after this.
+func init() { log.Log().Emitter = silence{} }

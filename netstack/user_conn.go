@@ -23,6 +23,10 @@ type userConn struct {
 
 	in  userInbox // receive half
 	pay payload   // guarded by c.out.mu
+
+	// How often askSoon has asked the peer since heard segments had arrived. Guarded by the Stack's mu.
+	asked int
+	heard uint64
 }
 
 // newUserConn makes the endpoint of a connection that we start.

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -15,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 
 	"github.com/softrdma/softrdma/netstack"
 	"github.com/softrdma/softrdma/pktio"
@@ -24,17 +24,14 @@ import (
 )
 
 // otherHost moves sr-v1 to a network namespace of its own, where the kernel has
-// addr.
-func otherHost(t *testing.T, addr string) {
+// addrs.
+func otherHost(t *testing.T, addrs ...string) {
 	here, err := netns.Get()
 	require.NoError(t, err)
 	defer here.Close()
 	there, err := netns.New() // which moves the thread there
 	require.NoError(t, err)
 	t.Cleanup(func() { there.Close() })
-	for _, which := range []string{"all", "default"} {
-		_ = os.WriteFile("/proc/sys/net/ipv6/conf/"+which+"/accept_dad", []byte("0"), 0)
-	}
 	require.NoError(t, netns.Set(here))
 	l, err := netlink.LinkByName("sr-v1")
 	require.NoError(t, err)
@@ -44,9 +41,12 @@ func otherHost(t *testing.T, addr string) {
 	defer h.Close()
 	l, err = h.LinkByName("sr-v1")
 	require.NoError(t, err)
-	at, err := netlink.ParseAddr(addr)
-	require.NoError(t, err)
-	require.NoError(t, h.AddrAdd(l, at))
+	for _, addr := range addrs {
+		at, err := netlink.ParseAddr(addr)
+		require.NoError(t, err)
+		at.Flags = unix.IFA_F_NODAD
+		require.NoError(t, h.AddrAdd(l, at))
+	}
 	require.NoError(t, h.LinkSetUp(l))
 }
 
@@ -68,18 +68,20 @@ func TestAddressIsTaken(t *testing.T) {
 		require.ErrorContains(t, err, mac)
 		require.ErrorContains(t, err, strings.Split(addr, "/")[0])
 	}
-	first, err := packet("sr-v1", "10.77.0.1/24")
-	require.NoError(t, err)
-	taken("10.77.0.1/24")
-	require.NoError(t, first.Close())
+	for _, addr := range []string{"10.77.0.1/24", "fd77::1/64"} {
+		first, err := packet("sr-v1", addr)
+		require.NoError(t, err)
+		taken(addr)
+		require.NoError(t, first.Close())
+		second, err := packet("sr-v0", addr)
+		require.NoError(t, err, "nobody has it any more")
+		require.NoError(t, second.Close())
+	}
 
-	d, err := packet("sr-v0", "10.77.0.1/24")
-	require.NoError(t, err, "nobody has it any more")
-	require.NoError(t, d.Close())
-
-	otherHost(t, "10.77.0.9/24")
+	otherHost(t, "10.77.0.9/24", "fd77::9/64")
 	taken("10.77.0.9/24")
-	d, err = iwarp.Open(context.Background(), iwarp.Config{Backend: iwarp.Packet, Interface: "sr-v0",
+	taken("fd77::9/64")
+	d, err := iwarp.Open(context.Background(), iwarp.Config{Backend: iwarp.Packet, Interface: "sr-v0",
 		Addrs: []netip.Prefix{netip.MustParsePrefix("10.77.0.9/24")}, AddressProbe: -1})
 	require.NoError(t, err, "not asked")
 	require.NoError(t, d.Close())

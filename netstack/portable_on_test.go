@@ -1,0 +1,5 @@
+//go:build !linux || netstack_portable
+
+package netstack
+
+const portable = true
