@@ -64,6 +64,9 @@ func (a *assembler) packet(p gopacket.Packet, number int, at time.Time) bool {
 	s := c.stream(key)
 	s.rst = s.rst || tcp.RST
 	if tcp.SYN {
+		if s.empty() {
+			*s = tcpStream{} // what came before belongs to an older connection of these ports
+		}
 		s.start(tcp.Seq + 1)
 		return true
 	}
@@ -129,6 +132,9 @@ func (s *tcpStream) start(seq uint32) {
 		s.started, s.first = true, seq
 	}
 }
+
+// empty tells whether the side has sent no octets so far.
+func (s *tcpStream) empty() bool { return len(s.data)+len(s.held)+len(s.damaged) == 0 }
 
 // mayStartAt tells a repeated SYN from the first one of a new connection.
 func (s *tcpStream) mayStartAt(syn uint32) bool { return !s.started || s.first == syn+1 }

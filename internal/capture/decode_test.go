@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/google/gopacket"
@@ -405,6 +406,22 @@ func TestReassembly(t *testing.T) {
 		d.say(0, 1460, wiretest.Startup{Rev: 1}.Octets())
 		c.packets = append(c.packets, d.packets...)
 		require.Len(t, c.decode().All, 2)
+	})
+	t.Run("an answer of an older connection of the same ports", func(t *testing.T) {
+		c := newConversation(t)
+		syn := c.packets[0]
+		c.packets, c.seq = nil, [2]uint32{70000, 900000} // the older one's numbers
+		c.add(1, layers.TCP{ACK: true}, nil)
+		c.add(0, layers.TCP{RST: true}, nil)
+		late := c.packets
+		c = newConversation(t)
+		c.packets = slices.Concat([][]byte{syn}, late, c.packets) // the SYN is repeated
+		c.say(0, 1460, wiretest.Startup{Rev: 1}.Octets())
+		c.say(1, 1460, wiretest.Startup{Rev: 1, Reply: true}.Octets())
+		s := c.decode()
+		require.NoError(t, s.Err())
+		require.Len(t, s.All, 1)
+		require.NotNil(t, s.All[0].Responder.Startup)
 	})
 	t.Run("another protocol", func(t *testing.T) {
 		c := newConversation(t)

@@ -37,10 +37,11 @@ func Tshark(t testing.TB, file string) Report {
 
 // RunTshark is Tshark for programs that are no test.
 func RunTshark(file string) (Report, error) {
-	// The heuristic of rpcordma takes payloads for its own and hides the rest. Frames
-	// may be out of order or repeated; the dissectors need the stream in order.
+	// The heuristic of rpcordma takes payloads for its own and hides the rest. MPA is
+	// found by heuristics, too, and a client's port may happen to be another protocol's.
+	// Frames may be out of order or repeated; the dissectors need the stream in order.
 	cmd := exec.Command("tshark", "-n", "-r", file, "--disable-protocol", "rpcordma",
-		"-o", "tcp.reassemble_out_of_order:TRUE", "-o", "tcp.desegment_tcp_streams:TRUE",
+		"-o", "tcp.try_heuristic_first:TRUE", "-o", "tcp.reassemble_out_of_order:TRUE", "-o", "tcp.desegment_tcp_streams:TRUE",
 		"-V", "-O", "iwarp_mpa,iwarp_ddp_rdmap")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

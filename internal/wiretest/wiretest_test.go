@@ -3,10 +3,16 @@ package wiretest
 import (
 	"encoding/binary"
 	"hash/crc32"
+	"io"
 	"net"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/google/gopacket"
+	"github.com/google/gopacket/layers"
+	"github.com/google/gopacket/pcapgo"
 	"github.com/stretchr/testify/require"
 )
 
@@ -186,4 +192,44 @@ iWARP Marker Protocol data unit Aligned framing
 	want := Report{Requests: 1, Replies: 1, FPDUs: 2, ULPDU: []int{14, 34}, GoodCRC: 1, BadCRC: 1, Malformed: 1}
 	want.ByOpcode[0], want.ByOpcode[7] = 1, 1
 	require.Equal(t, want, r)
+}
+
+// TestTsharkPorts: the dissectors find MPA whatever port the client happens to have.
+func TestTsharkPorts(t *testing.T) {
+	const golden = "../../testdata/siw/siw-rping.pcap"
+	f, err := os.Open(golden)
+	require.NoError(t, err)
+	defer f.Close()
+	r, err := pcapgo.NewReader(f)
+	require.NoError(t, err)
+	name := filepath.Join(t.TempDir(), "pmproxy.pcap")
+	out, err := os.Create(name)
+	require.NoError(t, err)
+	w := pcapgo.NewWriter(out)
+	require.NoError(t, w.WriteFileHeader(1<<18, r.LinkType()))
+	for {
+		data, info, err := r.ReadPacketData()
+		if err == io.EOF {
+			break
+		}
+		require.NoError(t, err)
+		p := gopacket.NewPacket(data, r.LinkType(), gopacket.Default)
+		tcp, ok := p.Layer(layers.LayerTypeTCP).(*layers.TCP)
+		require.True(t, ok)
+		const pmproxy = 44322 // a port that tshark has a dissector for
+		if tcp.SrcPort != 7174 {
+			tcp.SrcPort = pmproxy
+		} else {
+			tcp.DstPort = pmproxy
+		}
+		require.NoError(t, tcp.SetNetworkLayerForChecksum(p.NetworkLayer()))
+		b := gopacket.NewSerializeBuffer()
+		require.NoError(t, gopacket.SerializePacket(b, gopacket.SerializeOptions{ComputeChecksums: true}, p))
+		info.CaptureLength, info.Length = len(b.Bytes()), len(b.Bytes())
+		require.NoError(t, w.WritePacket(info, b.Bytes()))
+	}
+	require.NoError(t, out.Close())
+	want := Tshark(t, golden)
+	require.NotZero(t, want.FPDUs)
+	require.Equal(t, want, Tshark(t, name))
 }
