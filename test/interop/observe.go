@@ -46,9 +46,13 @@ func observe(ns *Namespace, file string) (*observer, error) {
 	if o.links, err = netlink.NewHandleAt(fd); err != nil {
 		return nil, fmt.Errorf("netlink in namespace %s: %w", ns.Name, err)
 	}
-	if mode, err := o.xdp(); mode != "" || err != nil {
+	mode, err := o.xdp()
+	if err == nil && mode != "" {
+		err = fmt.Errorf("an XDP program is on %s before the run: %s", tapName, mode)
+	}
+	if err != nil {
 		o.links.Close()
-		return nil, errors.Join(err, fmt.Errorf("an XDP program is on %s before the run: %q", tapName, mode))
+		return nil, err
 	}
 	if o.sniffer, err = sniff(ns, tapName, file); err != nil {
 		o.links.Close()

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -61,6 +62,7 @@ func (r Row) ourArgs(softrdma, self string, f files) []string {
 func prepare(ns *Namespace, args []string) *program {
 	p := &program{cmd: ns.Command(args[0], args[1:]...), stderr: newWatched()}
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, p.stderr
+	p.cmd.Env = slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "SOFTRDMA_") }) // a row says all
 	return p
 }
 

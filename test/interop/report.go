@@ -48,6 +48,8 @@ const reportLimits = `## What cannot be run
 - ucmatose's server speaks first. With the plain siw as client, which is in the client/server model of MPA, a responder must not
   (RFC 5044, Section 7.1.2), and softrdma does not: these runs pass if nothing is sent in one second, and are marked *held*.
   siw itself, as a responder, does not keep the rule. With *siw-strict*, which is peer-to-peer, the program runs as usual.
+- More than 36 connections in one ucmatose with up to 32 messages: siw's user library takes the offset at which it would map the
+  145th page of queues for a failure (SIW_INVAL_UOBJ_KEY). With 130 messages no queue begins at that page.
 - XDP runs in copy mode: a tap device has no zero-copy.
 `
 

@@ -42,9 +42,9 @@ func loads(program string, mtu, pings int) []Load {
 	case program == "rping": // one segment instead of three; eight instead of 46
 		return []Load{{1, pings, 4096}, {1, pings, 65535}}
 	case program == "ucmatose" && mtu == 1500: // many connections; more of them and of messages; many segments
-		// Linux siw 6.1 refuses a process its 145th queue if each of them fits into a
-		// page: the 37th connection of ucmatose with up to 32 messages. With 130 they
-		// take several pages, and the limit is not met.
+		// siw's user library takes the mmap offset of a process's 145th page of queues for
+		// a failure. With up to 32 messages a queue has one page, and the 37th connection
+		// of ucmatose begins there; with 130 none does.
 		return []Load{{30, 10, 100}, {50, 130, 100}, {8, 20, 20000}}
 	case program == "ucmatose":
 		return []Load{{8, 20, 20000}}

@@ -47,20 +47,29 @@ func hostVersions(softrdma string) (v Versions, err error) {
 		return v, err
 	}
 	var b struct {
-		Version, Revision string
-		Modified          bool
+		Revision string
+		Modified bool
 	}
 	if err := json.Unmarshal([]byte(text), &b); err != nil {
 		return v, fmt.Errorf("%s version: %w", softrdma, err)
 	}
+	if b.Revision == "" { // built with -buildvcs=false
+		b.Revision, b.Modified, err = sourceRevision()
+	}
 	v.Revision = b.Revision[:min(12, len(b.Revision))]
-	if v.Revision == "" {
-		v.Revision = b.Version
-	}
 	if b.Modified {
-		v.Revision += " with changes that are not committed"
+		v.Revision += ", with changes that are not committed"
 	}
-	return v, nil
+	return v, err
+}
+
+// sourceRevision asks git about the tree that we run in.
+func sourceRevision() (revision string, modified bool, err error) {
+	if revision, err = output("git", "rev-parse", "HEAD"); err != nil {
+		return "", false, err
+	}
+	changes, err := output("git", "status", "--porcelain")
+	return revision, changes != "", err
 }
 
 func output(name string, args ...string) (string, error) {

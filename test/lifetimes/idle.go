@@ -13,10 +13,11 @@ import (
 	"github.com/softrdma/softrdma/verbs/rdmacm"
 )
 
-// idlePipe leaves many connections alone for a while, and tells what that costs. Silent
-// peers are found out three times in that while, so that there are signs of life.
+// idlePipe leaves many connections alone for a while, and tells what that costs. Peers
+// are asked for a sign of life each sixth of the time in which a silent one is found
+// out, which is no shorter than a busy machine may keep a peer from answering.
 func idlePipe(ctx context.Context, o *options) (string, error) {
-	keepalive := min(o.idle/3, iwarp.DefaultKeepalive)
+	keepalive := min(max(o.idle/3, 10*time.Second), iwarp.DefaultKeepalive)
 	a, b, err := iwarp.Pipe(iwarp.PipeConfig{Protocol: iwarp.Protocol{Keepalive: keepalive}})
 	if err != nil {
 		return "", err

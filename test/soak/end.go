@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -209,7 +210,7 @@ func (e *end) fail(err error) { e.failWith(err.Error(), true) }
 func (e *end) failWith(text string, own bool) {
 	const most = 20
 	e.mu.Lock()
-	if len(e.failures) < most && !contains(e.failures, text) {
+	if len(e.failures) < most && !slices.Contains(e.failures, text) {
 		e.failures = append(e.failures, text)
 	} else {
 		own = false

@@ -13,12 +13,16 @@ import (
 type host struct {
 	RSS        int64 `json:"rss"`  // octets of memory
 	Anon       int64 `json:"anon"` // of them those that are no file's
+	Heap       int64 `json:"heap"` // octets of objects on Go's heap, garbage not yet collected included
 	Goroutines int   `json:"goroutines"`
 }
 
 // readHost reads the process's memory from /proc.
 func readHost() (h host) {
 	h.Goroutines = runtime.NumGoroutine()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	h.Heap = int64(m.HeapAlloc)
 	b, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		return h // no Linux
@@ -47,6 +51,9 @@ func settledHost() host {
 	return readHost()
 }
 
+// heapAllowance is how many octets of objects may stay: what libraries make once.
+const heapAllowance = 4 << 20
+
 // back checks that the process is where it began, as far as its memory goes within
 // allowance MiB; under the race detector memory is not compared. What was closed may
 // still be on its way out for a while.
@@ -58,6 +65,9 @@ func (h host) back(allowance int) (now host, wrong []string) {
 		}
 		if more := now.Anon - h.Anon; more > int64(allowance)<<20 && !raceDetector {
 			wrong = append(wrong, fmt.Sprintf("%d MiB of memory more than at the start, %d are allowed", more>>20, allowance))
+		}
+		if more := now.Heap - h.Heap; more > heapAllowance {
+			wrong = append(wrong, fmt.Sprintf("%d KiB of objects more than at the start, %d are allowed", more>>10, heapAllowance>>10))
 		}
 		if len(wrong) == 0 || time.Now().After(end) {
 			return now, wrong

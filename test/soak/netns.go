@@ -277,5 +277,6 @@ func (m *merger) finish(r *result) {
 func (h *host) add(o host) {
 	h.RSS += o.RSS
 	h.Anon += o.Anon
+	h.Heap += o.Heap
 	h.Goroutines += o.Goroutines
 }

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -108,7 +109,7 @@ func (o *options) check() error {
 			return fmt.Errorf("--link loopback has no faults: take pipe or netns")
 		}
 	case "netns":
-		if !contains(backends, o.Backend) {
+		if !slices.Contains(backends, o.Backend) {
 			return fmt.Errorf("--backend: %q is none of %s", o.Backend, strings.Join(backends, ", "))
 		}
 		if os.Geteuid() != 0 {
@@ -118,15 +119,6 @@ func (o *options) check() error {
 		return fmt.Errorf("--link: %q is none of pipe, loopback, netns", o.Link)
 	}
 	return o.Faults.Check()
-}
-
-func contains(list []string, s string) bool {
-	for _, x := range list {
-		if x == s {
-			return true
-		}
-	}
-	return false
 }
 
 // faulty reports whether the link does anything to frames.

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -76,8 +77,8 @@ func (p *printer) finish(r *result) int {
 func (p *printer) text(r *result) {
 	p.line(&r.Total)
 	fmt.Fprintf(p.out, "%s; %s\n", r.Backend, r.Total.rates())
-	fmt.Fprintf(p.out, "closed: %d MiB of memory of its own, before %d (allowed: %d more a process); %d goroutines, before %d\n",
-		r.After.Anon>>20, r.Before.Anon>>20, p.o.Allowance, r.After.Goroutines, r.Before.Goroutines)
+	fmt.Fprintf(p.out, "closed: %d MiB of memory of its own, before %d (allowed: %d more a process); %d KiB of objects, before %d; %d goroutines, before %d\n",
+		r.After.Anon>>20, r.Before.Anon>>20, p.o.Allowance, r.After.Heap>>10, r.Before.Heap>>10, r.After.Goroutines, r.Before.Goroutines)
 	if r.Passed {
 		fmt.Fprintf(p.out, "soak: passed, seed %d\n", p.o.Seed)
 		return
@@ -183,7 +184,7 @@ func soakHere(ctx context.Context, p *printer, r *result, begun func(ends [2]*en
 func verdicts(lists ...[]string) (all []string) {
 	for _, l := range lists {
 		for _, f := range l {
-			if !contains(all, f) {
+			if !slices.Contains(all, f) {
 				all = append(all, f)
 			}
 		}

@@ -133,9 +133,7 @@ func (s *snapshot) add(o snapshot) {
 	s.Objects.CQs += o.Objects.CQs
 	s.Objects.MRs += o.Objects.MRs
 	s.Objects.PDs += o.Objects.PDs
-	s.Host.RSS += o.Host.RSS
-	s.Host.Anon += o.Host.Anon
-	s.Host.Goroutines += o.Host.Goroutines
+	s.Host.add(o.Host)
 }
 
 // addFaults adds those of one direction.
