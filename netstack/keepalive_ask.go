@@ -10,9 +10,10 @@ import (
 
 const (
 	// askWithin is how soon the peers of idle connections are asked when there is reason to, spread by the time at
-	// which each connection gets to know. askedBy is when all have been.
+	// which each connection gets to know. askedBy is when all have been, on a busy host too; a peer that answers is asked
+	// some times until then.
 	askWithin = 50 * time.Millisecond
-	askedBy   = 100 * time.Millisecond
+	askedBy   = 300 * time.Millisecond
 	// askMost is how often that is done while nothing arrives. To ask is to begin anew to count what the peer does not
 	// answer: whoever announces all the time must not keep a silent peer alive. A stack that starts announces twice.
 	askMost = 3

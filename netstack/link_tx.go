@@ -1,6 +1,7 @@
 package netstack
 
 import (
+	"errors"
 	"runtime"
 	"time"
 
@@ -108,26 +109,36 @@ func (l *link) flush() {
 	if len(batch) == 0 {
 		return
 	}
-	sent, err := l.port.Send(batch)
-	if err == nil && sent < len(batch) {
-		for start := time.Now(); err == nil && sent < len(batch) && time.Since(start) < txPatience; {
+	sent, bad, octets := 0, 0, 0
+	var full time.Time // since when there is no room
+	for rest := batch; len(rest) > 0; {
+		n, err := l.port.Send(rest)
+		for i := range rest[:n] {
+			octets += rest[i].Len()
+		}
+		sent += n
+		rest = rest[n:]
+		switch {
+		case len(rest) == 0:
+		case errors.Is(err, pktio.ErrTooLong), errors.Is(err, pktio.ErrBadFrame):
+			bad++
+			rest = rest[1:] // it alone is at fault: the interface's MTU was lowered, for instance
+		case err == nil && full.IsZero():
+			full = time.Now()
+		case err == nil && time.Since(full) < txPatience:
 			runtime.Gosched()
-			var n int
-			n, err = l.port.Send(batch[sent:])
-			sent += n
+		default:
+			bad += len(rest)
+			rest = nil
 		}
 	}
-	octets := 0
 	for i := range batch {
-		if i < sent {
-			octets += batch[i].Len()
-		}
 		clear(batch[i].Data)
 		batch[i] = pktio.Frame{Data: batch[i].Data[:0]}
 	}
 	l.count.framesOut.Add(uint64(sent))
 	l.count.octetsOut.Add(uint64(octets))
-	l.count.dropsOut.Add(uint64(len(batch) - sent))
+	l.count.dropsOut.Add(uint64(bad))
 }
 
 // walk goes through the octets of a packet.

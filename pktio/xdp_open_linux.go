@@ -239,7 +239,11 @@ func (p *XDP) attachError(mode XDPMode, d xdpDevice, err error) error {
 		if errors.As(err, &errno) {
 			err = errno
 		}
-		return fmt.Errorf("pktio: the driver of interface %s (%s) takes no XDP program at an MTU of %d: set XDPConfig.Mode to XDPGeneric or XDPAuto, or lower the MTU: %w", name, d.driver, p.link.MTU, err)
+		lower := ""
+		if p.link.MTU > 1500 {
+			lower = fmt.Sprintf(", or lower the MTU, which is %d", p.link.MTU)
+		}
+		return fmt.Errorf("pktio: the driver of interface %s (%s) takes no XDP program: set XDPConfig.Mode to XDPGeneric or XDPAuto%s: %w", name, d.driver, lower, err)
 	}
 	return xdpError(name, "attaching the XDP program", err)
 }

@@ -139,7 +139,12 @@ func TestXDPFallsBackToGeneric(t *testing.T) {
 	require.NoError(t, p.Close())
 	c.Mode = XDPNative
 	_, err := OpenXDP(c)
-	require.EqualError(t, err, "pktio: the driver of interface sr-pktio-br (bridge) takes no XDP program at an MTU of 1500: set XDPConfig.Mode to XDPGeneric or XDPAuto, or lower the MTU: operation not supported")
+	require.EqualError(t, err, "pktio: the driver of interface sr-pktio-br (bridge) takes no XDP program: set XDPConfig.Mode to XDPGeneric or XDPAuto: operation not supported")
+	l, err := netlink.LinkByName(attrs.Name)
+	require.NoError(t, err)
+	require.NoError(t, netlink.LinkSetMTU(l, 3000))
+	_, err = OpenXDP(c)
+	require.EqualError(t, err, "pktio: the driver of interface sr-pktio-br (bridge) takes no XDP program: set XDPConfig.Mode to XDPGeneric or XDPAuto, or lower the MTU, which is 3000: operation not supported")
 
 	p = openXDP(t, XDPConfig{Interface: vethA, Addrs: []netip.Addr{addrA}})
 	require.Equal(t, "native, copy, 1 queue", p.Mode())

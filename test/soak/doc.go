@@ -19,6 +19,9 @@
 // Terminate, a FIN or a region that is taken away. What arrived before such an
 // end must be a prefix of what was sent.
 //
+// The race detector goes well with the links of one process. With two it does not
+// see that what one end tells the other puts accesses in an order.
+//
 // A queue pair that makes no progress is a hang: its state, the counters of the
 // device and all goroutines go to a file. At the end everything is closed, and
 // goroutines, memory and the objects of the devices must be back where they began.

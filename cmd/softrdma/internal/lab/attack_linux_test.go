@@ -11,28 +11,24 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// killedUpEnv makes TestKilledUpChild a process that builds the lab it names.
+// killedUpEnv makes TestKilledUp a process that builds the lab it names.
 const killedUpEnv = "SOFTRDMA_TEST_KILLED_UP"
-
-func TestKilledUpChild(t *testing.T) {
-	name := os.Getenv(killedUpEnv)
-	if name == "" {
-		t.Skip("LEFT OUT: the child of TestKilledUp")
-	}
-	h := &Host{Lab: Named(name, "srk")}
-	require.NoError(t, h.Up(t.Context(), plans["process"]))
-}
 
 // Whoever builds a lab is killed, at any time: Down takes away what is left. A wire
 // process that nobody had taken note of yet ends with its interface.
 func TestKilledUp(t *testing.T) {
+	if name := os.Getenv(killedUpEnv); name != "" {
+		h := &Host{Lab: Named(name, "srk")}
+		require.NoError(t, h.Up(t.Context(), plans["process"]))
+		return
+	}
 	for i := range 12 {
 		h := newHost(t, "kill9", nil)
 		name := fmt.Sprintf("sr-lab-kill9-%d", os.Getpid())
 		h.Lab = Named(name, "srk")
 		exe, err := os.Executable()
 		require.NoError(t, err)
-		child := exec.Command(exe, "-test.run=^TestKilledUpChild$")
+		child := exec.Command(exe, "-test.run=^TestKilledUp$")
 		child.Env = append(os.Environ(), killedUpEnv+"="+name)
 		child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // and so do its children, but for the wire process
 		require.NoError(t, child.Start())

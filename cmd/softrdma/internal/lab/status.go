@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net"
 	"net/netip"
+	"syscall"
 )
 
 // Status is what stands of a lab.
@@ -67,14 +68,15 @@ func (h *Host) Status(ctx context.Context) (*Status, error) {
 	var counts []Direction
 	if s.Plan.Impair.process() {
 		s.Wire.PID = st.Wire.PID
-		if !st.Wire.alive() {
+		counts, err = askWire(ctx, h.Lab.wireConfig(&s.Plan).Socket)
+		// A process that is being killed is still there for a while and answers no more.
+		if !st.Wire.alive() || errors.Is(err, syscall.ECONNREFUSED) {
 			s.problem("the wire process, %d, has ended: no frame gets from one side to the other", st.Wire.PID)
 			if err := h.lastWords(); err != nil {
 				s.problem("its last words: %v", err)
 			}
 			return s, nil
 		}
-		counts, err = askWire(ctx, h.Lab.wireConfig(&s.Plan).Socket)
 	} else {
 		s.Wire.Bridge = h.Lab.Wire.Bridge
 		counts, err = h.losses()
