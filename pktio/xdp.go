@@ -69,14 +69,3 @@ type XDPStats struct {
 	TxInvalid          uint64 // taken and refused by the kernel: always 0, or there is a fault here
 	Outages            uint64 // times the interface was found down
 }
-
-const (
-	maxXDPAddrs  = 16
-	minXDPFrames = 64      // more than the longest frame takes, twice
-	maxXDPFrames = 1 << 16 // 256 MiB
-	// The defaults. That of receive is for all queues together, from many down to few each.
-	defaultXDPTxFrames  = 2048
-	defaultXDPRxFrames  = 4096
-	defaultXDPRxAll     = 32768
-	defaultXDPRxAtLeast = 512
-)

@@ -11,6 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+const (
+	maxXDPAddrs  = 16
+	minXDPFrames = 64      // more than the longest frame takes, twice
+	maxXDPFrames = 1 << 16 // 256 MiB
+	// The defaults. That of receive is for all queues together, from many down to few each.
+	defaultXDPTxFrames  = 2048
+	defaultXDPRxFrames  = 4096
+	defaultXDPRxAll     = 32768
+	defaultXDPRxAtLeast = 512
+)
+
 // OpenXDP opens a port on c.Interface. It needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF, in the first user namespace,
 // and may lock as much memory as c asks for, which CAP_IPC_LOCK allows without limit. Some cards lose their carrier for
 // a second or two when a native program comes or goes.

@@ -195,8 +195,8 @@ func TestXDPAnotherSocket(t *testing.T) {
 	enterNetns(t)
 	newVeth(t, 1500)
 	c := XDPConfig{Interface: vethA, Addrs: []netip.Addr{addrA}}
+	openXDP(t, c).Close()
 	q, err := newXDPQueue(vethA, xdpSizes{64, 64})
-	leaveOut(t, err)
 	require.NoError(t, err)
 	l, err := netlink.LinkByName(vethA)
 	require.NoError(t, err)

@@ -112,6 +112,7 @@ func burst(t *testing.T, from, to Side, ipv6 bool, n int) []int {
 	tx := connect(t, from, rx)
 	var got []int
 	var arrived atomic.Int64
+	var met atomic.Bool
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -124,9 +125,17 @@ func burst(t *testing.T, from, to Side, ipv6 bool, n int) []int {
 			if size == 8 {
 				got = append(got, int(binary.BigEndian.Uint64(b)))
 				arrived.Add(1)
+			} else {
+				met.Store(true)
 			}
 		}
 	}()
+	// What waits for a neighbour to be found may be overtaken by what is sent when it has been.
+	// Where all is lost nothing ever comes.
+	for until := time.Now().Add(2 * time.Second); !met.Load() && time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+		_, err := tx.Write([]byte{0})
+		require.NoError(t, err)
+	}
 	// No queue on the way is to overflow: no more than window are under way, but
 	// for those that do not arrive for so long that they are taken for lost.
 	const window, patience = 128, 200 * time.Millisecond
