@@ -100,7 +100,11 @@ func TestPortsInterfaceIsRenamed(t *testing.T) {
 		b := openXDP(t, XDPConfig{Interface: vethB, Addrs: []netip.Addr{addrB}, Mode: mode})
 		l, err := netlink.LinkByName(vethA)
 		require.NoError(t, err)
-		require.NoError(t, netlink.LinkSetName(l, "sr-pktio-new"))
+		err = netlink.LinkSetName(l, "sr-pktio-new")
+		if errors.Is(err, syscall.EBUSY) {
+			t.Skip("LEFT OUT: this kernel renames no interface that is up, which came with Linux 6.2")
+		}
+		require.NoError(t, err)
 		for range 3 {
 			_, err = b.Send(one(ipFrame(a.link.Addr, b.link.Addr, addrA, 100)))
 			require.NoError(t, err)

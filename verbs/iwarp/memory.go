@@ -4,7 +4,6 @@ import (
 	"os"
 
 	"github.com/softrdma/softrdma/mempool"
-	"github.com/softrdma/softrdma/pktio"
 	"github.com/softrdma/softrdma/verbs"
 )
 
@@ -48,11 +47,10 @@ func poolBuffers(purpose string, p *mempool.Pool) buffers {
 	return buffers{purpose: purpose, count: c.Count, size: c.Headroom + c.Size, look: p.Memory}
 }
 
-// ringBuffers describes the ring that the kernel shares with a packet port: all
-// of it is there from the start, in plain pages and never swapped out.
-func ringBuffers(p *pktio.Packet) buffers {
-	frames, size, octets := p.Ring()
-	return buffers{purpose: "packet receive ring, the kernel's memory", count: frames, size: size, look: func() mempool.Info {
+// pinnedBuffers describes memory that the kernel shares with a port: all of it
+// is there from the start, in plain pages and never swapped out.
+func pinnedBuffers(purpose string, count, size, octets int) buffers {
+	return buffers{purpose: purpose, count: count, size: size, look: func() mempool.Info {
 		return mempool.Info{Pages: mempool.Plain, PageSize: os.Getpagesize(), Locked: true, Size: octets, Resident: octets}
 	}}
 }

@@ -122,7 +122,8 @@ func (c *Config) port(b Backend, why *string) (pktio.Port, []buffers, error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		return p, []buffers{ringBuffers(p)}, nil
+		frames, size, octets := p.Ring()
+		return p, []buffers{pinnedBuffers("packet receive ring, the kernel's memory", frames, size, octets)}, nil
 	}
 	x := pktio.XDPConfig{Interface: c.Interface, Mode: c.XDPMode, DownGrace: c.DownGrace}
 	for _, a := range c.Addrs {
@@ -133,7 +134,8 @@ func (c *Config) port(b Backend, why *string) (pktio.Port, []buffers, error) {
 		return nil, nil, err
 	}
 	*why = p.Mode() + ", " + *why
-	return p, nil, nil
+	n, size, octets := p.Buffers()
+	return p, []buffers{pinnedBuffers("AF_XDP frames, in both directions", n, size, octets)}, nil
 }
 
 // openPort runs our own TCP/IP stack on port, which it takes.
