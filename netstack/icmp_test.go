@@ -18,8 +18,15 @@ import (
 func (w *wire) handled() {
 	w.t.Helper()
 	until(w.t, "all to be received", func() bool { return w.h.Stats().FramesIn == w.port.Stats().TxFrames }, w.h)
-	w.h.user.link.rx.mu.Lock()
-	defer w.h.user.link.rx.mu.Unlock()
+	// The last frame may be under way still. The pump keeps the lock while it waits for the next one, so that is an end
+	// of waiting too.
+	mu := &w.h.user.link.rx.mu
+	for late := time.Now().Add(200 * time.Millisecond); time.Now().Before(late); time.Sleep(time.Millisecond) {
+		if mu.TryLock() {
+			mu.Unlock()
+			return
+		}
+	}
 }
 
 // tooBig is a packet too big.
