@@ -64,7 +64,7 @@ func TestPortsCloseConcurrently(t *testing.T) {
 			require.NoError(t, err)
 			defer peer.Close()
 			b := end{peer, addrB}
-			for range 20 {
+			for range 30 {
 				p, err := kind.open(portConfig{name: vethA, addr: addrA, ring: 64})
 				require.NoError(t, err)
 				a := end{p, addrA}
@@ -107,6 +107,9 @@ func TestPortsCloseConcurrently(t *testing.T) {
 				time.Sleep(time.Millisecond)
 				require.NoError(t, p.Close())
 				wg.Wait()
+				if packet, ok := p.(*Packet); ok {
+					require.Nil(t, packet.rx.ring)
+				}
 			}
 		})
 	}

@@ -30,6 +30,14 @@ func await(t *testing.T, from, to end) {
 	}
 }
 
+// outages returns how often p found its interface down.
+func outages(p Port) uint64 {
+	if packet, ok := p.(*Packet); ok {
+		return packet.Stats().Outages
+	}
+	return p.(*XDP).Stats().Outages
+}
+
 func TestPortsInterfaceGoesDown(t *testing.T) {
 	eachKind(t, 1500, portConfig{grace: -1}, func(t *testing.T, a, b end) {
 		const text = `pktio: interface sr-pktio-a is down: "ip link set sr-pktio-a up" brings it up: network is down`
@@ -62,6 +70,7 @@ func TestPortsInterfaceGoesDown(t *testing.T) {
 			await(t, a, b)
 			await(t, b, a)
 		}
+		require.EqualValues(t, 4, outages(a.Port))
 	})
 }
 
@@ -80,8 +89,11 @@ func TestPortsInterfaceFlaps(t *testing.T) {
 					}
 				}
 			}()
+			before := outages(a.Port)
 			setUp(t, vethA, false)
-			time.Sleep(10 * time.Millisecond)
+			for outages(a.Port) == before {
+				time.Sleep(time.Millisecond)
+			}
 			setUp(t, vethA, true)
 			for until := time.Now().Add(20 * time.Second); len(got) == 0 && time.Now().Before(until); time.Sleep(time.Millisecond) {
 				_, err := b.Send(one(b.frameTo(a, 60)))

@@ -233,11 +233,13 @@ func TestPortsWait(t *testing.T) {
 					time.Sleep(20 * time.Millisecond)
 					_, _ = a.Send(one(a.frameTo(b, 60)))
 				})
+				start := time.Now()
 				for got := false; !got; {
 					n, err := b.Recv(batch, wait)
 					require.NoError(t, err)
 					got = n > 0 && isIPFrame(&batch[n-1])
 				}
+				require.Less(t, time.Since(start), 5*time.Second)
 				sent.Wait()
 			}
 		}

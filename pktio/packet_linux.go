@@ -28,7 +28,7 @@ type Packet struct {
 	state   atomic.Uint32
 	unmap   sync.Once
 	sending atomic.Bool
-	roused  atomic.Bool // a read deadline has passed to end a wait
+	alarm   alarm // of the receiver
 
 	rx packetRx
 	tx packetTx

@@ -1,8 +1,6 @@
 package pktio
 
 import (
-	"errors"
-	"sync"
 	"testing"
 	"time"
 
@@ -78,41 +76,6 @@ func TestPacketRing(t *testing.T) {
 	recv(1, 0, 1)
 }
 
-func TestPacketWaits(t *testing.T) {
-	a, b := vethPair(t, 1500)
-	batch := make([]Frame, 4)
-	drain := func() {
-		for n := 1; n > 0; {
-			n, _ = b.Recv(batch, 0)
-		}
-	}
-	drain()
-	for range 2 {
-		start := time.Now()
-		n, err := b.Recv(batch, 30*time.Millisecond)
-		require.NoError(t, err)
-		if n == 0 {
-			require.GreaterOrEqual(t, time.Since(start), 30*time.Millisecond)
-		}
-	}
-	n, err := b.Recv(nil, -1)
-	require.NoError(t, err)
-	require.Zero(t, n, "an empty batch does not wait")
-	for _, wait := range []time.Duration{-1, time.Minute, -1} {
-		drain()
-		time.AfterFunc(20*time.Millisecond, func() { _, _ = a.Send(one(rawFrame(b.link.Addr, a.link.Addr, 60))) })
-		start := time.Now()
-		for n := 0; n == 0; {
-			n, err = b.Recv(batch, wait)
-			require.NoError(t, err)
-			if n == 1 && octets(&batch[0])[12] != testType>>8 {
-				n = 0
-			}
-		}
-		require.Less(t, time.Since(start), 5*time.Second)
-	}
-}
-
 func TestPacketIdleCostsNothing(t *testing.T) {
 	_, b := vethPair(t, 1500)
 	var before, after unix.Rusage
@@ -173,85 +136,4 @@ func TestPacketKeepsLentFramesAcrossClose(t *testing.T) {
 	_, err = b.Recv(batch, -1)
 	require.ErrorIs(t, err, ErrClosed)
 	require.Equal(t, 1, ringsMapped(t))
-}
-
-// Close at any moment, with a sender and a receiver at work.
-func TestPacketCloseConcurrently(t *testing.T) {
-	enterNetns(t)
-	newVeth(t, 1500)
-	b := openPacket(t, PacketConfig{Interface: vethB, RingFrames: 16, MaxFrame: 2000})
-	for range 30 {
-		p := openPacket(t, PacketConfig{Interface: vethA, RingFrames: 16, MaxFrame: 2000})
-		var wg sync.WaitGroup
-		sum := 0
-		wg.Go(func() {
-			batch := make([]Frame, 4)
-			for i := 0; ; i++ {
-				wait := time.Duration(-1)
-				if i%2 == 0 {
-					wait = time.Millisecond
-				}
-				n, err := p.Recv(batch, wait)
-				if err != nil {
-					if !errors.Is(err, ErrClosed) {
-						t.Error(err)
-					}
-					return
-				}
-				for i := range batch[:n] {
-					for _, o := range batch[i].Data[0] {
-						sum += int(o) // a fault here would be fatal
-					}
-				}
-			}
-		})
-		for _, from := range []*Packet{p, b} {
-			wg.Go(func() {
-				f := one(rawFrame(p.link.Addr, b.link.Addr, 1000))
-				for range 1000 {
-					if _, err := from.Send(f); err != nil {
-						if from == b || !errors.Is(err, ErrClosed) {
-							t.Error(err)
-						}
-						return
-					}
-				}
-			})
-		}
-		time.Sleep(time.Millisecond)
-		require.NoError(t, p.Close())
-		wg.Wait()
-		require.Nil(t, p.rx.ring)
-	}
-}
-
-func TestPacketMisusePanics(t *testing.T) {
-	enterNetns(t)
-	newVeth(t, 1500)
-	p := openPacket(t, PacketConfig{Interface: vethA})
-	p.state.Or(stateReceiving)
-	require.PanicsWithValue(t, "pktio: two goroutines in Recv", func() { _, _ = p.Recv(nil, 0) })
-	p.state.And(^uint32(stateReceiving))
-	p.sending.Store(true)
-	require.PanicsWithValue(t, "pktio: two goroutines in Send", func() { _, _ = p.Send(nil) })
-	p.sending.Store(false)
-}
-
-func TestPacketDoesNotAllocate(t *testing.T) {
-	a, b := vethPair(t, 1500)
-	whole := rawFrame(b.link.Addr, a.link.Addr, 200)
-	tx := one(whole[:14], whole[14:])
-	rx := make([]Frame, 8)
-	var pa, pb Port = a, b
-	for _, wait := range []time.Duration{0, time.Second, -1} {
-		require.Zero(t, testing.AllocsPerRun(200, func() {
-			if n, err := pa.Send(tx); n != 1 || err != nil {
-				t.Error(err)
-			}
-			for n := 0; n == 0; {
-				n, _ = pb.Recv(rx, wait)
-			}
-		}), "wait %v", wait)
-	}
-	require.Zero(t, testing.AllocsPerRun(20, func() { _, _ = pb.Recv(rx, time.Microsecond) }), "blocking")
 }

@@ -36,8 +36,7 @@ type packetRx struct {
 	cur      int // the slot the kernel fills next, as far as we have seen
 	lent     int // slots before cur that are not given back
 
-	empty    uint32 // polls since the last look
-	deadline bool   // one may be set on the file
+	empty uint32 // polls since the last look
 
 	// For tryRecv and lookFd, which are made into functions once so that Recv does not allocate.
 	try   func(fd uintptr) bool
@@ -236,18 +235,14 @@ func (p *Packet) park(batch []Frame, wait time.Duration) (int, error) {
 				deadline = soon
 			}
 		}
-		if p.roused.Swap(false) || r.deadline || !deadline.IsZero() {
-			// An error means that the port is being closed, and Read tells.
-			_ = p.file.SetReadDeadline(deadline)
-			r.deadline = !deadline.IsZero()
-		}
+		p.alarm.arm(p.file, deadline)
 		err := p.raw.Read(r.try)
 		switch {
 		case r.n > 0 || r.err != nil:
 			return r.n, r.err
 		case err == nil:
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			r.deadline = true // if not ours then that of rouse, which may have come after the swap
+			p.alarm.rang()
 		case p.state.Load()&stateClosed != 0:
 			return 0, nil
 		default:

@@ -3,7 +3,6 @@ package pktio
 import (
 	"encoding/binary"
 	"fmt"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -37,18 +36,12 @@ func (p *Packet) Send(batch []Frame) (int, error) {
 	t.batch = nil
 	n, err := t.n, t.err
 	if t.down {
+		// The event that the kernel woke the receiver with is gone if the sender took the error it stood for.
 		t.down = false
-		p.rouse()
+		p.alarm.rouse(p.file)
 	}
 	p.sending.Store(false)
 	return n, err
-}
-
-// rouse makes a Recv that waits look at the interface. The event that the kernel woke it with is gone if the sender
-// took the error it stood for.
-func (p *Packet) rouse() {
-	p.roused.Store(true)
-	_ = p.file.SetReadDeadline(time.Unix(1, 0)) // fails only when the port is being closed
 }
 
 // trySend sends t.batch on fd.

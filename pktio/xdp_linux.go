@@ -45,7 +45,7 @@ type XDP struct {
 	release  sync.Once
 	unmap    sync.Once
 	released chan struct{} // closed when the sockets are
-	roused   atomic.Bool   // a read deadline has passed to end a wait
+	alarm    alarm         // of the receiver
 	kickDue  atomic.Bool   // frames wait for the kernel to have room for them
 
 	rx xdpRx

@@ -156,7 +156,7 @@ func TestXDPKicksAgain(t *testing.T) {
 	time.Sleep(20 * time.Millisecond) // most likely it waits by now
 	for range 3 {
 		pendTx(a, frame())
-		a.rouse()
+		a.alarm.rouse(a.file)
 		require.Len(t, recvIP(t, b, 5*time.Second), 100)
 	}
 	_, err = b.Send(one(ipFrame(a.link.Addr, b.link.Addr, addrA, 60)))

@@ -14,10 +14,9 @@ type xdpRx struct {
 	next    int  // the queue to ask first
 	trusted bool // the device is virtual: its frames may have checksums that nobody has finished
 
-	empty    uint32 // polls since the last look
-	polls    uint32 // since the last wait
-	deaf     bool   // arriving frames do not wake the poller
-	deadline bool   // one may be set on the file
+	empty uint32 // polls since the last look
+	polls uint32 // since the last wait
+	deaf  bool   // arriving frames do not wake the poller
 
 	// For tryRecv and listen, which are made into functions once so that Recv does not allocate.
 	try   func(fd uintptr) bool

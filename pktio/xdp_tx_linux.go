@@ -155,7 +155,7 @@ func (p *XDP) kick() error {
 		return fmt.Errorf("pktio: interface %s does not send: %w", p.dev.name, errno)
 	}
 	if !p.kickDue.Swap(true) {
-		p.rouse()
+		p.alarm.rouse(p.file)
 	}
 	return nil
 }

@@ -115,18 +115,14 @@ func (p *XDP) park(batch []Frame, wait time.Duration) (int, error) {
 		if deadline.IsZero() || !until.IsZero() && until.Before(deadline) {
 			deadline = until
 		}
-		if p.roused.Swap(false) || r.deadline || !deadline.IsZero() {
-			// An error means that the port is being closed, and Read tells.
-			_ = p.file.SetReadDeadline(deadline)
-			r.deadline = !deadline.IsZero()
-		}
+		p.alarm.arm(p.file, deadline)
 		err := p.raw.Read(r.try)
 		switch {
 		case r.n > 0 || r.err != nil:
 			return r.n, r.err
 		case err == nil:
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			r.deadline = true // if not ours then that of rouse, which may have come after the swap
+			p.alarm.rang()
 		case p.state.Load()&stateClosed != 0:
 			return 0, nil
 		default:
@@ -183,10 +179,4 @@ func (p *XDP) heard() (news bool) {
 		}
 		news = news || errno != unix.EINTR
 	}
-}
-
-// rouse makes a receiver that waits look at what it has missed.
-func (p *XDP) rouse() {
-	p.roused.Store(true)
-	_ = p.file.SetReadDeadline(time.Unix(1, 0)) // fails only when the port is being closed
 }
