@@ -81,7 +81,12 @@ func fuzzDeliver(f *testing.F, fam family) {
 			rest = rest[n:]
 		}
 		link := p.b.user.link
-		link.rx.mu.Lock()
+		holdReceiver(link, func() {
+			from := p.a.user.link
+			from.tx.mu.Lock()
+			defer from.tx.mu.Unlock()
+			_, _ = from.port.Send([]pktio.Frame{{Data: [][]byte{ethernet(mac, wireMAC, 0x88b5), make([]byte, 46)}}})
+		})
 		link.rx.join = true
 		link.deliver(&fr)
 		link.rx.gro.Flush()

@@ -55,6 +55,15 @@ func bothFamilies(t *testing.T, f func(t *testing.T, fam family)) {
 	t.Run("IPv6", func(t *testing.T) { f(t, inet6) })
 }
 
+// holdReceiver takes the lock of whoever receives on l, for the test to receive itself; rx.mu.Unlock gives it back. The
+// pump sleeps in the port with the lock taken, until a frame comes: poke sends one of no interest.
+func holdReceiver(l *link, poke func()) {
+	for !l.rx.mu.TryLock() {
+		poke()
+		time.Sleep(time.Millisecond)
+	}
+}
+
 // pair is two stacks that reach each other.
 type pair struct {
 	t          testing.TB

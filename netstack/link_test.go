@@ -357,7 +357,8 @@ func TestJoinsSegments(t *testing.T) {
 			frames[i].Data = [][]byte{w.eth(), ipPacket(fam.b, fam.a, 6, len(seg)), seg}
 		}
 		link := w.h.user.link
-		link.rx.mu.Lock()
+		mac := link.info.Addr
+		holdReceiver(link, func() { w.send(ethernet(mac, wireMAC, 0x88b5), make([]byte, 46)) })
 		copy(link.rx.frames, frames)
 		link.take(n, nil)
 		link.rx.mu.Unlock()

@@ -3,10 +3,12 @@ package main
 import (
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
+	"github.com/softrdma/softrdma/pktio"
 	"github.com/softrdma/softrdma/verbs/iwarp"
 )
 
@@ -33,13 +35,28 @@ func TestDeviceFromTheEnvironment(t *testing.T) {
 	}, c)
 
 	c, err = parseDevice(t, lab, "--ip", "10.77.0.9/24", "--mtu", "1500", "--dev", "eth1", "--backend", "auto",
-		"--gw", "10.77.0.1", "--gw=fd77::1,10.77.0.2")
+		"--gw", "10.77.0.1", "--gw=fd77::1,10.77.0.2", "--keepalive", "5s")
 	require.NoError(t, err)
+	require.Equal(t, 5*time.Second, c.Keepalive)
 	require.Equal(t, iwarp.Auto, c.Backend)
 	require.Equal(t, "eth1", c.Interface)
 	require.Equal(t, 1500, c.MTU)
 	require.Equal(t, []netip.Prefix{netip.MustParsePrefix("10.77.0.9/24")}, c.Addrs)
 	require.Equal(t, []netip.Addr{netip.MustParseAddr("10.77.0.1"), netip.MustParseAddr("fd77::1"), netip.MustParseAddr("10.77.0.2")}, c.Gateways)
+}
+
+func TestXDPMode(t *testing.T) {
+	for name, want := range map[string]pktio.XDPMode{"auto": pktio.XDPAuto, "native": pktio.XDPNative, "generic": pktio.XDPGeneric} {
+		c, err := parseDevice(t, map[string]string{"SOFTRDMA_XDP_MODE": name}, "--backend", "xdp")
+		require.NoError(t, err)
+		require.Equal(t, iwarp.XDP, c.Backend)
+		require.Equal(t, want, c.XDPMode)
+		c, err = parseDevice(t, map[string]string{"SOFTRDMA_XDP_MODE": "generic"}, "--xdp-mode", name)
+		require.NoError(t, err)
+		require.Equal(t, want, c.XDPMode, "the flag goes before the environment")
+	}
+	_, err := parseDevice(t, nil, "--xdp-mode", "fast")
+	require.ErrorContains(t, err, `no mode "fast"`)
 }
 
 func TestKernelHasAddressesOfItsOwn(t *testing.T) {

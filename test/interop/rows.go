@@ -37,8 +37,8 @@ type Row struct {
 // loads are what a program is run with on a link of an MTU.
 func loads(program string, mtu, pings int) []Load {
 	switch {
-	case program == "rping" && mtu == 1500: // the smallest it takes, three segments, the largest
-		return []Load{{1, pings, 26}, {1, pings, 4096}, {1, pings, 65535}}
+	case program == "rping" && mtu == 1500: // the smallest it takes, one segment, three, the largest
+		return []Load{{1, pings, 26}, {1, pings, 100}, {1, pings, 4096}, {1, pings, 65535}}
 	case program == "rping": // one segment instead of three; eight instead of 46
 		return []Load{{1, pings, 4096}, {1, pings, 65535}}
 	case program == "ucmatose" && mtu == 1500: // many connections; more of them and of messages; many segments

@@ -20,7 +20,7 @@ func TestRows(t *testing.T) {
 		here = append(here, r.values()...)
 	}
 	for _, want := range slices.Concat(kinds, backends, roles, []string{"ipv4", "ipv6", "mtu1500", "mtu9000", "crc", "nocrc",
-		"rping 1x20x26", "rping 1x20x65535", "ucmatose 30x10x100", "rdma_client 1x1x16"}) {
+		"rping 1x20x26", "rping 1x20x100", "rping 1x20x65535", "ucmatose 30x10x100", "rdma_client 1x1x16"}) {
 		require.Contains(t, here, want)
 	}
 	// rping runs with all combinations of the rest.
@@ -30,7 +30,7 @@ func TestRows(t *testing.T) {
 			n++
 		}
 	}
-	require.Equal(t, len(kinds)*len(backends)*len(roles)*len(families)*3*2, n)
+	require.Equal(t, len(kinds)*len(backends)*len(roles)*len(families)*4*2, n)
 }
 
 func TestCover(t *testing.T) {
@@ -92,7 +92,7 @@ func TestWantCRC(t *testing.T) {
 func TestOptions(t *testing.T) {
 	o, err := options([]string{"-meet", "0", "-only", "^siw-strict-rping.*-kernel-client-ipv6-mtu1500-crc$"})
 	require.NoError(t, err)
-	require.Len(t, o.rows(), 3, "one for each size")
+	require.Len(t, o.rows(), 4, "one for each size")
 	o, err = options(nil)
 	require.NoError(t, err)
 	require.Less(t, len(o.rows()), 100)
