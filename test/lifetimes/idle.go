@@ -15,9 +15,12 @@ import (
 
 // idlePipe leaves many connections alone for a while, and tells what that costs. Peers
 // are asked for a sign of life each sixth of the time in which a silent one is found
-// out, which is no shorter than a busy machine may keep a peer from answering.
+// out, which unless asked for is no shorter than a busy machine may keep a peer from answering.
 func idlePipe(ctx context.Context, o *options) (string, error) {
-	keepalive := min(max(o.idle/3, 10*time.Second), iwarp.DefaultKeepalive)
+	keepalive := o.keepalive
+	if keepalive == 0 {
+		keepalive = min(max(o.idle/3, 10*time.Second), iwarp.DefaultKeepalive)
+	}
 	a, b, err := iwarp.Pipe(iwarp.PipeConfig{Protocol: iwarp.Protocol{Keepalive: keepalive}})
 	if err != nil {
 		return "", err

@@ -2,7 +2,7 @@
 // minutes, cut links for a minute, peers that are killed hundreds of times, crowds of
 // connections. It prints a line with figures for each check and fails if one does.
 //
-//	go run ./test/lifetimes [-idle 1m] [-cut 60s] [-kills 200] [NAME...]
+//	go run ./test/lifetimes [-idle 1m] [-keepalive 20s] [-cut 60s] [-kills 200] [NAME...]
 //
 // Names are those of the checks, or the first word of one: idle, silent, cut, kill,
 // crowd, churn. All run if none is given.
@@ -28,12 +28,13 @@ import (
 
 // options are the flags.
 type options struct {
-	idle  time.Duration
-	conns int
-	cut   time.Duration
-	kills int
-	crowd int
-	churn int
+	idle      time.Duration
+	keepalive time.Duration
+	conns     int
+	cut       time.Duration
+	kills     int
+	crowd     int
+	churn     int
 }
 
 // insideVerb and peerVerb mark copies of this program: the one in a network namespace of
@@ -67,6 +68,7 @@ func run(ctx context.Context, args []string, out io.Writer) int {
 	var o options
 	f := flag.NewFlagSet("lifetimes", flag.ContinueOnError)
 	f.DurationVar(&o.idle, "idle", time.Minute, "how long connections are idle")
+	f.DurationVar(&o.keepalive, "keepalive", 0, "after how long of silence an idle connection's peer is given up; a third of -idle if 0, from 10s to the default")
 	f.IntVar(&o.conns, "conns", 2000, "how many are")
 	f.DurationVar(&o.cut, "cut", time.Minute, "the longest that a link is cut")
 	f.IntVar(&o.kills, "kills", 200, "how often a peer is killed")
