@@ -7,13 +7,13 @@ BIN      := $(CURDIR)/bin
 FUZZTIME  ?= 20000x
 BENCHTIME ?= 1s
 BENCH     ?= .
-# Packages to test, and further arguments of test/testrun (-strict) and go test (-short), in that order.
+# Packages to test, and further arguments of test/testrun (-strict, -json FILE) and go test (-short), in that order.
 PKGS ?= ./...
 ARGS ?=
 
 export CGO_ENABLED = 0
 
-.PHONY: help build test race fuzz bench lint vuln cross lab backends soak lifetimes interop interop-full check ci clean
+.PHONY: help build test race fuzz bench lint vuln cross lab backends soak corruption lifetimes interop interop-full conformance check ci clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ backends: build ## run every backend over IPv4 and IPv6 at several MTUs (root)
 soak: ## mixed traffic over good and bad links on every backend, every octet compared (root)
 	$(GO) run ./test/soak matrix $(ARGS)
 
+corruption: ## flip bits that TCP cannot see and account for each (all of it: ARGS="-frames 10000000 -every 10000")
+	$(GO) run ./test/corruption -frames 300000 -every 1000 $(ARGS)
+
 lifetimes: ## idle, killed, crowded and cut off connections, for minutes (root)
 	$(GO) run ./test/lifetimes $(ARGS)
 
@@ -80,6 +83,10 @@ interop: build ## run against Linux siw in a virtual machine, a part of the matr
 
 interop-full: build ## run the whole matrix against Linux siw, and write docs/interop.md
 	$(GO) run ./test/interop -softrdma $(BIN)/softrdma -meet 0 -report docs/interop.md $(ARGS)
+
+# From RESULTS, what make test ARGS='-json FILE' has left, if set: the tests need not run twice.
+conformance: ## find the tests of every requirement, run them, and write docs/conformance.md
+	$(GO) run ./test/conformance $(if $(RESULTS),-results $(RESULTS)) $(ARGS)
 
 check: lint build cross test race ## what a change must pass; CI runs more
 	$(MAKE) fuzz FUZZTIME=5000x

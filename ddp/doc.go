@@ -5,7 +5,7 @@
 // segment names memory of the receiver by STag and tagged offset (TO); an
 // untagged one names a queue (QN), a message of it (MSN) and an offset within
 // that message (MO). A [Stream] does both directions of one connection. A
-// [Table] holds the memory regions of one device and their STags.
+// [Table] holds the memory regions and windows of one device and their STags.
 //
 // # Who may call
 //
@@ -31,6 +31,5 @@
 //
 // # Limitations
 //
-// Segments are taken in order only, as TCP delivers them. Memory windows are
-// not implemented.
+// Segments are taken in order only, as TCP delivers them.
 package ddp

@@ -92,11 +92,12 @@ type FaultKind uint8
 // The checks, in the order they are made.
 const (
 	FaultSTag   FaultKind = iota + 1 // no valid region of that index and key
-	FaultPD                          // region of another protection domain
+	FaultPD                          // region of another protection domain, window of another queue pair
 	FaultWrap                        // the range passes 2^64
 	FaultBounds                      // the range is not inside the region
 	FaultAccess                      // the region does not grant the right
-	FaultKept                        // the owner did not permit the peer to invalidate the region
+	FaultKept                        // it may not be invalidated, or not by this side
+	FaultBound                       // windows are bound to the region, or the window is bound already
 )
 
 // String returns what is wrong.
@@ -105,7 +106,7 @@ func (k FaultKind) String() string {
 	case FaultSTag:
 		return "invalid STag"
 	case FaultPD:
-		return "STag of another protection domain"
+		return "STag of another protection domain or queue pair"
 	case FaultWrap:
 		return "range wraps"
 	case FaultBounds:
@@ -114,6 +115,8 @@ func (k FaultKind) String() string {
 		return "access right missing"
 	case FaultKept:
 		return "STag cannot be invalidated"
+	case FaultBound:
+		return "memory window is bound"
 	}
 	return "unknown fault"
 }

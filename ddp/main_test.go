@@ -24,6 +24,9 @@ func unhex(t testing.TB, s string) []byte {
 	return b
 }
 
+// in is a stream of a protection domain, without a queue pair.
+func in(pd PD) StreamID { return StreamID{PD: pd} }
+
 // fault is the kind of a *Fault, 0 for no error.
 func fault(t testing.TB, err error) FaultKind {
 	t.Helper()
@@ -60,7 +63,7 @@ func newLink(t testing.TB, mss, buffer int) *link {
 	_, ok, err = l.ca.RecvReply()
 	require.NoError(t, err)
 	require.True(t, ok)
-	l.a, l.b = NewStream(l.ca, l.table, 1), NewStream(l.cb, l.table, 1)
+	l.a, l.b = NewStream(l.ca, l.table, in(1)), NewStream(l.cb, l.table, in(1))
 	t.Cleanup(func() { l.ca.Drop(); l.cb.Drop() })
 	return l
 }

@@ -24,16 +24,17 @@ func (g *Region) Release() {
 }
 
 // Check finds the n octets at tagged offset to of region s and takes a use of
-// them, for a stream of protection domain pd that needs the rights in need. An
-// error is a *[Fault]; of several faults the first in the order of FaultKind
+// them, for stream by, which needs the rights in need. An error is a *[Fault]; of several faults the first in the order of FaultKind
 // is told.
-func (t *Table) Check(s STag, pd PD, to, n uint64, need Access) (Region, error) {
-	r, kind := t.use(s, pd)
+func (t *Table) Check(s STag, by StreamID, to, n uint64, need Access) (Region, error) {
+	r, kind := t.use(s, by.PD)
 	if kind != 0 {
 		return Region{}, &Fault{kind, s}
 	}
 	size := uint64(len(r.mem))
 	switch {
+	case r.view != nil && r.view.foreign(by):
+		kind = FaultPD
 	case Wraps(to, n):
 		kind = FaultWrap
 	case to < r.base || n > size || to-r.base > size-n:
@@ -49,7 +50,7 @@ func (t *Table) Check(s STag, pd PD, to, n uint64, need Access) (Region, error) 
 }
 
 // Local is Check with a position counted from the start of the region, as an
-// SGE gives it.
+// SGE gives it. A window is no local memory: its STag is not known here.
 func (t *Table) Local(s STag, pd PD, off, n uint64, need Access) (Region, error) {
 	r, kind := t.use(s, pd)
 	if kind != 0 {
@@ -57,6 +58,8 @@ func (t *Table) Local(s STag, pd PD, off, n uint64, need Access) (Region, error)
 	}
 	size := uint64(len(r.mem))
 	switch {
+	case r.kind.window():
+		kind = FaultSTag
 	case n > size || off > size-n:
 		kind = FaultBounds
 	case r.access&need != need:

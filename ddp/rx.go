@@ -71,7 +71,7 @@ func (s *Stream) PlaceTagged(g *Segment, need Access) error {
 	if n == 0 {
 		return nil
 	}
-	mem, err := s.table.Check(g.STag(), s.pd, g.TO(), uint64(n), need)
+	mem, err := s.table.Check(g.STag(), s.id, g.TO(), uint64(n), need)
 	if err != nil {
 		var f *Fault
 		errors.As(err, &f)

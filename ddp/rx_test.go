@@ -86,16 +86,24 @@ func TestPlaceTagged(t *testing.T) {
 	require.NoError(t, err)
 
 	data := pattern(3000, 5)
-	l.a.StartTagged(0x40, s, base, 3000)
-	push(t, l.a, data)
-	for i := range 3 {
-		seg := pull(t, l.b)
-		require.Equal(t, i == 2, seg.Last(), "DDP-29")
-		require.Equal(t, s, seg.STag())
-		require.NoError(t, l.b.PlaceTagged(seg, RemoteWrite))
-	}
-	require.Equal(t, data, g.mem)
-	g.intact(t)
+	t.Run("DDP-29 L, RsvdULP, STag and TO are told of every segment", func(t *testing.T) {
+		l.a.StartTagged(0x72, s, base, 3000)
+		push(t, l.a, data)
+		at := base
+		for i := range 3 {
+			seg := pull(t, l.b)
+			require.True(t, seg.Tagged())
+			require.Equal(t, i == 2, seg.Last())
+			require.Equal(t, byte(0x72), seg.ULP())
+			require.Equal(t, s, seg.STag())
+			require.Equal(t, at, seg.TO())
+			at += uint64(seg.PayloadLen())
+			require.NoError(t, l.b.PlaceTagged(seg, RemoteWrite))
+		}
+		require.Equal(t, base+3000, at)
+		require.Equal(t, data, g.mem)
+		g.intact(t)
+	})
 
 	t.Run("DDP-30 a segment that ends past the region places nothing", func(t *testing.T) {
 		h := tagged(true, s, base+2990)
@@ -156,13 +164,13 @@ func TestPlaceUntagged(t *testing.T) {
 	k := newSink(t, l, LocalWrite)
 	var c Cursor
 	for round, size := range []int{3005, 0, 1, 1424, 1425, 3004, 5, 6} {
-		t.Run(fmt.Sprintf("DDP-28 %d octets", size), func(t *testing.T) {
+		t.Run(fmt.Sprintf("DDP-06 DDP-09 DDP-28 %d octets", size), func(t *testing.T) {
 			data := pattern(size, byte(round))
 			l.a.StartUntagged(QNSend, 0x43, 0, uint32(size))
 			push(t, l.a, data)
 			for seg := 0; ; seg++ {
 				g := pull(t, l.b)
-				require.EqualValues(t, round+1, g.MSN(), "DDP-06")
+				require.EqualValues(t, round+1, g.MSN())
 				first, err := l.b.Arrive(g)
 				require.NoError(t, err)
 				require.Equal(t, seg == 0, first)
@@ -202,9 +210,9 @@ func TestUntaggedErrors(t *testing.T) {
 	}{
 		{"DDP-38 QN 4", nil, untagged(true, 4, 1, 0), 8, CodeQN},
 		{"DDP-38 QN 2^32-1", nil, untagged(true, 0xffffffff, 1, 0), 8, CodeQN},
-		{"DDP-11 MSN 2 first", nil, untagged(true, 0, 2, 0), 8, CodeMSN},
-		{"DDP-11 MSN 0", nil, untagged(true, 0, 0, 0), 8, CodeMSN},
-		{"DDP-11 MSN + 2^31", nil, untagged(true, 0, 1+1<<31, 0), 8, CodeMSN},
+		{"DDP-11 DDP-40 MSN 2 first", nil, untagged(true, 0, 2, 0), 8, CodeMSN},
+		{"DDP-11 DDP-40 MSN 0", nil, untagged(true, 0, 0, 0), 8, CodeMSN},
+		{"DDP-11 DDP-40 MSN + 2^31", nil, untagged(true, 0, 1+1<<31, 0), 8, CodeMSN},
 		{"SEC-42 another MSN in the middle", untagged(false, 0, 1, 0), untagged(true, 0, 2, 100), 8, CodeMSN},
 		{"DDP-41 first MO 4", nil, untagged(true, 0, 1, 4), 8, CodeMO},
 		{"SEC-41 MO 2^32-1", nil, untagged(true, 0, 1, 0xffffffff), 8, CodeMO},
@@ -329,6 +337,10 @@ func TestMSNWrap(t *testing.T) {
 }
 
 func TestQueuesCountApart(t *testing.T) {
+	t.Run("DDP-06 DDP-14 each queue has message numbers of its own, from 1", queuesCountApart)
+}
+
+func queuesCountApart(t *testing.T) {
 	l := newLink(t, 1448, 1<<16)
 	for range 3 {
 		for _, qn := range []uint32{QNSend, QNRequest, QNAtomic} {
@@ -339,7 +351,7 @@ func TestQueuesCountApart(t *testing.T) {
 	for i := range 3 {
 		for range 3 {
 			g := pull(t, l.b)
-			require.EqualValues(t, i+1, g.MSN(), "DDP-06 on queue %d", g.QN())
+			require.EqualValues(t, i+1, g.MSN(), "on queue %d", g.QN())
 			_, err := l.b.Arrive(g)
 			require.NoError(t, err)
 			require.Len(t, g.Payload(28), 28)

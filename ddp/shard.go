@@ -51,15 +51,15 @@ func (sh *shard) owned(s STag) *region {
 	return nil
 }
 
-// revocable returns the region of s if a peer in pd may invalidate it. mu is
-// held.
-func (sh *shard) revocable(s STag, pd PD) (*region, FaultKind) {
+// revocable returns the region of s if the peer of stream by may invalidate
+// it. mu is held.
+func (sh *shard) revocable(s STag, by StreamID) (*region, FaultKind) {
 	switch r := sh.owned(s); {
 	case r == nil:
 		return nil, FaultSTag
-	case r.pd != pd:
+	case r.pd != by.PD, r.foreign(by):
 		return nil, FaultPD
-	case !r.revoke:
+	case !r.revoke, r.windows.Load() > 0:
 		return nil, FaultKept
 	default:
 		return r, 0
@@ -90,6 +90,19 @@ func (sh *shard) insert(t *Table, r *region) bool {
 		sh.live++
 		slots[i].Store(r)
 		return true
+	}
+}
+
+// replace publishes next in the slot of old, which is dead and has the same index.
+// mu is held.
+func (sh *shard) replace(old, next *region) {
+	slots := *sh.slots.Load()
+	mask := len(slots) - 1
+	for i := slot(old.stag, mask); ; i = (i + 1) & mask {
+		if slots[i].Load() == old {
+			slots[i].Store(next)
+			return
+		}
 	}
 }
 

@@ -6,13 +6,12 @@ import (
 	"github.com/softrdma/softrdma/mpa"
 )
 
-// Queues of the untagged model that RDMAP uses. Queue 3, atomic responses of
-// RFC 7306, has its counters but no user yet.
+// Queues of the untagged model that RDMAP uses.
 const (
 	QNSend      = 0
-	QNRequest   = 1 // Read Requests; atomic requests
+	QNRequest   = 1 // Read Requests and Atomic Requests
 	QNTerminate = 2
-	QNAtomic    = 3
+	QNAtomic    = 3 // Atomic Responses
 	queues      = 4
 )
 
@@ -21,16 +20,16 @@ const (
 type Stream struct {
 	conn  *mpa.Conn
 	table *Table
-	pd    PD
+	id    StreamID
 	rx    rx // whoever receives
 	tx    tx // holder of the send side
 	stats counters
 }
 
 // NewStream returns DDP over c, which has agreed on its parameters. Tagged
-// segments may reach the regions of t that belong to pd.
-func NewStream(c *mpa.Conn, t *Table, pd PD) *Stream {
-	s := &Stream{conn: c, table: t, pd: pd}
+// segments may reach what t grants to the stream id.
+func NewStream(c *mpa.Conn, t *Table, id StreamID) *Stream {
+	s := &Stream{conn: c, table: t, id: id}
 	for i := range s.rx.queue {
 		s.rx.queue[i].msn = 1
 		s.tx.msn[i] = 1

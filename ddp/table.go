@@ -19,6 +19,14 @@ func (s STag) index() uint32 { return uint32(s) >> 8 }
 // PD is a protection domain: a region serves only streams of the same PD.
 type PD uint32
 
+// StreamID says who asks the table: a stream is known by its protection domain
+// and by the number of its queue pair, which a window may be bound to. Number 0 is
+// no queue pair.
+type StreamID struct {
+	PD PD
+	QP uint32
+}
+
 // Access is a set of rights. Reading locally is always allowed.
 type Access uint8
 
@@ -38,6 +46,7 @@ var (
 	ErrRange       = errors.New("ddp: region reaches past 2^64")
 	ErrTableFull   = errors.New("ddp: no free STag")
 	ErrUnknownSTag = errors.New("ddp: no region has that STag")
+	ErrBound       = errors.New("ddp: memory windows are bound to the region")
 )
 
 // resting is how many freed STag indices wait before one can be handed out
@@ -52,7 +61,7 @@ const maxRegions = 1 << 23
 // negative from then on, whatever comes and goes.
 const dead = -1 << 62
 
-// Table holds the memory regions of a device and finds them by STag. Lookups
+// Table holds the memory regions and windows of a device and finds them by STag. Lookups
 // take no lock and do not allocate; registration takes the lock of one of many
 // shards, so that neither slows down as regions become many. Any goroutine may
 // call any method.
@@ -70,24 +79,38 @@ type Table struct {
 
 	idleMu sync.Mutex
 	idle   sync.Cond // on idleMu: the last user of some dead region has left
+
+	boundMu sync.Mutex
+	bound   map[uint32]map[*region]struct{} // guarded by boundMu: windows bound to a queue pair
 }
 
-// region is one registration. All but users and the owner's state is fixed
-// before it is published.
+// region is one registration, or what a window shows. All but the counts and the
+// owner's state is fixed before it is published; to give a window or a fast region
+// another key, rights or memory is to put another region in its place.
 type region struct {
 	users   atomic.Int64 // uses that hold the memory; dead added once invalid
 	base    uint64       // tagged offset of mem[0]
 	mem     []byte       // cleared when the last user of a freed region has left
+	view    *view        // what makes it a bound window; apart, for the rest to fill one cache line
 	stag    STag
 	pd      PD
+	windows atomic.Int32 // bound to it; noMore once it is closed for them
 	access  Access
+	kind    kind
 	revoke  bool // guarded by the shard's lock: the peer may invalidate it
 	retired bool // guarded by the shard's lock: deregistered
 }
 
+// view is what a bound window has besides a region's parts.
+type view struct {
+	parent  *region // what it is bound to
+	qp      uint32  // of a type 2 window: bound for this queue pair alone
+	settled bool    // guarded by the table's boundMu: no longer counted as a window of its parent
+}
+
 // NewTable returns an empty table.
 func NewTable() *Table {
-	t := &Table{gone: &region{}, seed: maphash.MakeSeed()}
+	t := &Table{gone: &region{}, seed: maphash.MakeSeed(), bound: map[uint32]map[*region]struct{}{}}
 	t.idle.L = &t.idleMu
 	return t
 }
@@ -103,15 +126,23 @@ func (t *Table) Register(mem []byte, pd PD, a Access) (STag, uint64, error) {
 	if a&ZeroBased == 0 {
 		base = uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem))))
 	}
+	s, err := t.add(&region{pd: pd, access: a, base: base, mem: mem})
+	if err != nil {
+		return 0, 0, err
+	}
+	return s, base, nil
+}
+
+// add publishes r under a new STag.
+func (t *Table) add(r *region) (STag, error) {
 	if t.live.Load() >= maxRegions {
-		return 0, 0, ErrTableFull
+		return 0, ErrTableFull
 	}
 	for {
-		s := t.newSTag()
-		r := &region{stag: s, pd: pd, access: a, base: base, mem: mem}
-		if t.shard(s).insert(t, r) {
+		r.stag = t.newSTag()
+		if t.shard(r.stag).insert(t, r) {
 			t.live.Add(1)
-			return s, base, nil
+			return r.stag, nil
 		}
 	}
 }
@@ -166,51 +197,62 @@ func (t *Table) AllowInvalidate(s STag) error {
 	return nil
 }
 
-// Deregister ends the region. It waits for uses in progress, each no longer
-// than the copy of one segment: after it has returned no access through s
-// happens any more. The caller must not hold a [Region] of s itself.
+// Deregister ends the region or window. It waits for uses in progress, each no
+// longer than the copy of one segment: after it has returned no access through s
+// happens any more. The caller must not hold a [Region] of s itself. The key of s
+// matters only for a region of [Table.Register], as those of others change. The
+// error is [ErrUnknownSTag] or, with nothing changed, [ErrBound].
 func (t *Table) Deregister(s STag) error {
 	sh := t.shard(s)
 	sh.mu.Lock()
-	r := sh.owned(s)
-	if r == nil {
+	r := sh.find(s)
+	if r == nil || r.retired || r.kind == plain && r.stag != s {
 		sh.mu.Unlock()
 		return ErrUnknownSTag
+	}
+	if !r.refuseWindows() {
+		sh.mu.Unlock()
+		return ErrBound
 	}
 	r.retired = true
 	r.kill()
 	sh.mu.Unlock()
-	t.wait(r)
+	t.settle(r)
 	r.mem = nil // nobody looks at it any more: users failed since, or have left
 	t.live.Add(-1)
-	t.retire(s)
+	t.retire(r.stag)
 	return nil
 }
 
 // Invalidate makes the region unusable on behalf of a peer, as Deregister does,
-// but the owner still has to deregister it. An error is a *[Fault]: unknown
-// STag, another PD, or a region whose owner did not permit it. Doing it twice is
-// no error.
-func (t *Table) Invalidate(s STag, pd PD) error {
+// but the owner still has to deregister it. A peer may invalidate a type 2 window
+// that is bound for its stream, and a fast region with remote rights. An error is
+// a *[Fault]: unknown STag, another stream, or one that the peer may not
+// invalidate: a plain region, a type 1 window, a region with windows. Doing it
+// twice is no error.
+func (t *Table) Invalidate(s STag, by StreamID) error {
 	sh := t.shard(s)
 	sh.mu.Lock()
-	r, kind := sh.revocable(s, pd)
+	r, kind := sh.revocable(s, by)
+	if kind == 0 && !r.refuseWindows() {
+		kind = FaultKept
+	}
 	if kind != 0 {
 		sh.mu.Unlock()
 		return &Fault{kind, s}
 	}
 	r.kill()
 	sh.mu.Unlock()
-	t.wait(r)
+	t.settle(r)
 	return nil
 }
 
 // CanInvalidate returns what Invalidate would, and changes nothing.
-func (t *Table) CanInvalidate(s STag, pd PD) error {
+func (t *Table) CanInvalidate(s STag, by StreamID) error {
 	sh := t.shard(s)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if _, kind := sh.revocable(s, pd); kind != 0 {
+	if _, kind := sh.revocable(s, by); kind != 0 {
 		return &Fault{kind, s}
 	}
 	return nil

@@ -19,7 +19,7 @@ func TestRegister(t *testing.T) {
 	require.Equal(t, uint64(uintptr(unsafe.Pointer(&mem[0]))), base)
 	require.Equal(t, 1, tab.Len())
 
-	g, err := tab.Check(s, 7, base+10, 20, RemoteWrite)
+	g, err := tab.Check(s, in(7), base+10, 20, RemoteWrite)
 	require.NoError(t, err)
 	require.Len(t, g.Bytes(), 20)
 	require.Equal(t, 20, cap(g.Bytes()), "nothing past the range can be reached")
@@ -37,7 +37,7 @@ func TestRegister(t *testing.T) {
 	z, zero, err := tab.Register(mem, 7, RemoteRead|ZeroBased)
 	require.NoError(t, err)
 	require.Zero(t, zero)
-	g, err = tab.Check(z, 7, 99, 1, RemoteRead)
+	g, err = tab.Check(z, in(7), 99, 1, RemoteRead)
 	require.NoError(t, err)
 	require.Same(t, &mem[99], &g.Bytes()[0])
 	g.Release()
@@ -103,7 +103,7 @@ func TestCheckOrder(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			g, err := tab.Check(c.s, c.pd, c.to, c.n, c.need)
+			g, err := tab.Check(c.s, in(c.pd), c.to, c.n, c.need)
 			require.Equal(t, c.want, fault(t, err), "%v", err)
 			if err == nil {
 				require.Len(t, g.Bytes(), int(c.n))
@@ -151,7 +151,7 @@ func TestRightsMatrix(t *testing.T) {
 			s, base, err := tab.Register(mem, 1, set)
 			require.NoError(t, err)
 			for _, need := range rights {
-				g, err := tab.Check(s, 1, base, 8, need)
+				g, err := tab.Check(s, in(1), base, 8, need)
 				if set&need != 0 {
 					require.NoError(t, err, "set %05b need %05b", set, need)
 				} else {
@@ -241,7 +241,7 @@ func TestNoOracle(t *testing.T) {
 		require.NoError(t, tab.RegisterBase(make([]byte, 8), 1, allRights, 0, 0x22345678))
 		require.NoError(t, tab.Deregister(0x22345678))
 		for _, s := range []STag{0x12345679, 0x22345678, 0x32345678} {
-			_, err := tab.Check(s, 1, 0, 8, RemoteWrite)
+			_, err := tab.Check(s, in(1), 0, 8, RemoteWrite)
 			require.Equal(t, &Fault{FaultSTag, s}, err)
 		}
 	})
@@ -253,28 +253,32 @@ func TestInvalidate(t *testing.T) {
 	s, base, err := tab.Register(mem, 1, allRights)
 	require.NoError(t, err)
 	t.Run("SEC-08 a plain region stays", func(t *testing.T) {
-		require.Equal(t, FaultKept, fault(t, tab.Invalidate(s, 1)))
-		require.Equal(t, FaultKept, fault(t, tab.CanInvalidate(s, 1)))
-		g, err := tab.Check(s, 1, base, 8, RemoteWrite)
+		require.Equal(t, FaultKept, fault(t, tab.Invalidate(s, in(1))))
+		require.Equal(t, FaultKept, fault(t, tab.CanInvalidate(s, in(1))))
+		g, err := tab.Check(s, in(1), base, 8, RemoteWrite)
 		require.NoError(t, err)
 		g.Release()
 	})
 	require.NoError(t, tab.AllowInvalidate(s))
 	t.Run("RDM-39 refusals", func(t *testing.T) {
-		require.Equal(t, FaultPD, fault(t, tab.Invalidate(s, 2)))
-		require.Equal(t, FaultSTag, fault(t, tab.Invalidate(s+1, 1)))
-		require.Equal(t, FaultSTag, fault(t, tab.Invalidate(0, 1)))
+		require.Equal(t, FaultPD, fault(t, tab.Invalidate(s, in(2))))
+		require.Equal(t, FaultSTag, fault(t, tab.Invalidate(s+1, in(1))))
+		require.Equal(t, FaultSTag, fault(t, tab.Invalidate(0, in(1))))
 		require.ErrorIs(t, tab.AllowInvalidate(s+1), ErrUnknownSTag)
 	})
-	t.Run("RDM-40 and 41 an invalidated region", func(t *testing.T) {
-		require.NoError(t, tab.CanInvalidate(s, 1))
-		require.NoError(t, tab.Invalidate(s, 1))
-		_, err := tab.Check(s, 1, base, 8, RemoteWrite)
+	t.Run("RDM-40 RDM-41 an invalidated region", func(t *testing.T) {
+		require.NoError(t, tab.CanInvalidate(s, in(1)))
+		require.NoError(t, tab.Invalidate(s, in(1)))
+		_, err := tab.Check(s, in(1), base, 8, RemoteWrite)
 		require.Equal(t, FaultSTag, fault(t, err))
-		require.NoError(t, tab.Invalidate(s, 1), "again")
+		require.NoError(t, tab.Invalidate(s, in(1)), "again")
 		require.Equal(t, 1, tab.Len())
 		require.NoError(t, tab.Deregister(s))
-		require.Equal(t, FaultSTag, fault(t, tab.Invalidate(s, 1)))
+		require.Equal(t, FaultSTag, fault(t, tab.Invalidate(s, in(1))))
 		require.Zero(t, tab.Len())
 	})
+}
+
+func TestRegionFillsOneCacheLine(t *testing.T) {
+	require.EqualValues(t, 64, unsafe.Sizeof(region{}), "a lookup touches one cache line of it")
 }

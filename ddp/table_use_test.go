@@ -16,14 +16,14 @@ func TestDeregisterWaits(t *testing.T) {
 		tab := NewTable()
 		s, base, err := tab.Register(make([]byte, 8), 1, allRights)
 		require.NoError(t, err)
-		g1, err := tab.Check(s, 1, base, 8, 0)
+		g1, err := tab.Check(s, in(1), base, 8, 0)
 		require.NoError(t, err)
 		g2, err := tab.Local(s, 1, 0, 8, 0)
 		require.NoError(t, err)
 		done := make(chan error)
 		go func() { done <- tab.Deregister(s) }()
 		for { // until the region is invalid, which precedes the wait
-			g, err := tab.Check(s, 1, base, 8, 0)
+			g, err := tab.Check(s, in(1), base, 8, 0)
 			if err != nil {
 				break
 			}
@@ -98,7 +98,7 @@ func TestManyRegions(t *testing.T) {
 	}
 	require.Equal(t, n, tab.Len())
 	for i, s := range stags {
-		g, err := tab.Check(s, 1, 0, 8, 0)
+		g, err := tab.Check(s, in(1), 0, 8, 0)
 		require.NoError(t, err)
 		g.Release()
 		if i%2 == 0 {
@@ -107,7 +107,7 @@ func TestManyRegions(t *testing.T) {
 	}
 	require.Equal(t, n/2, tab.Len())
 	for i, s := range stags {
-		g, err := tab.Check(s, 1, 0, 8, 0)
+		g, err := tab.Check(s, in(1), 0, 8, 0)
 		require.Equal(t, i%2 == 0, err != nil)
 		g.Release()
 	}
@@ -126,7 +126,7 @@ func TestRegistryIsSafeForAll(t *testing.T) {
 				if err != nil {
 					panic(err)
 				}
-				g, err := tab.Check(s, 1, 0, 8, 0)
+				g, err := tab.Check(s, in(1), 0, 8, 0)
 				if err != nil {
 					panic(err)
 				}
@@ -134,7 +134,7 @@ func TestRegistryIsSafeForAll(t *testing.T) {
 				if err := tab.Deregister(s); err != nil {
 					panic(err)
 				}
-				if _, err := tab.Check(s, 1, 0, 8, 0); err == nil {
+				if _, err := tab.Check(s, in(1), 0, 8, 0); err == nil {
 					panic("freed region found")
 				}
 			}
@@ -149,7 +149,7 @@ func TestCheckDoesNotAllocate(t *testing.T) {
 	s, _, err := tab.Register(make([]byte, 4096), 1, allRights|ZeroBased)
 	require.NoError(t, err)
 	require.Zero(t, testing.AllocsPerRun(1000, func() {
-		g, err := tab.Check(s, 1, 64, 128, RemoteWrite)
+		g, err := tab.Check(s, in(1), 64, 128, RemoteWrite)
 		if err != nil {
 			panic(err)
 		}
@@ -169,7 +169,7 @@ func BenchmarkCheck(b *testing.B) {
 			b.ReportAllocs()
 			i := 0
 			for b.Loop() {
-				g, err := tab.Check(stags[i], 1, 64, 128, RemoteWrite)
+				g, err := tab.Check(stags[i], in(1), 64, 128, RemoteWrite)
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -190,7 +190,7 @@ func BenchmarkCheckParallel(b *testing.B) {
 			b.Fatal(err)
 		}
 		for pb.Next() {
-			g, err := tab.Check(s, 1, 64, 128, RemoteWrite)
+			g, err := tab.Check(s, in(1), 64, 128, RemoteWrite)
 			if err != nil {
 				b.Fatal(err)
 			}

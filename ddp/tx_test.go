@@ -70,7 +70,7 @@ func TestSegmentationTable(t *testing.T) {
 		{true, 1488, 1508, []cut{{true, 0x4000, 1488}}},
 	}
 	for _, c := range cases {
-		t.Run(fmt.Sprintf("DDP-16..19 tagged=%v %d octets at MULPDU %d", c.tagged, c.size, c.mss-6), func(t *testing.T) {
+		t.Run(fmt.Sprintf("DDP-16 DDP-17 DDP-18 DDP-19 tagged=%v %d octets at MULPDU %d", c.tagged, c.size, c.mss-6), func(t *testing.T) {
 			l := newLink(t, c.mss, 1<<16)
 			require.Equal(t, c.mss-6, l.ca.MULPDU())
 			data := pattern(c.size, 1)
@@ -103,6 +103,10 @@ func TestPayloadMax(t *testing.T) {
 }
 
 func TestSegmentationProperty(t *testing.T) {
+	t.Run("DDP-15 DDP-16 DDP-17 DDP-18 DDP-19 DDP-23 any message at any MULPDU", segmentationProperty)
+}
+
+func segmentationProperty(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		mss := rapid.IntRange(100, 1510).Draw(r, "mss")
 		l := newLink(t, mss, 1<<16)
@@ -123,17 +127,17 @@ func TestSegmentationProperty(t *testing.T) {
 		require.Equal(r, data, append([]byte{}, got...))
 		sent := 0
 		for i, c := range cuts {
-			require.Equal(r, i == len(cuts)-1, c.last, "DDP-17")
-			require.Equal(r, first+uint64(sent), c.off, "DDP-18, DDP-19")
-			require.LessOrEqual(r, c.n+head, mulpdu, "DDP-15")
+			require.Equal(r, i == len(cuts)-1, c.last, "L on the last segment alone")
+			require.Equal(r, first+uint64(sent), c.off, "MO or TO")
+			require.LessOrEqual(r, c.n+head, mulpdu, "longer than the MULPDU")
 			if !c.last {
 				require.NotZero(r, c.n)
-				require.Equal(r, PayloadMax(mulpdu, head), c.n, "DDP-23")
+				require.Equal(r, PayloadMax(mulpdu, head), c.n, "as much as goes without pad octets")
 			}
 			sent += c.n
 		}
 		if size+head <= mulpdu {
-			require.Len(r, cuts, 1, "DDP-16")
+			require.Len(r, cuts, 1, "it fits one segment")
 		}
 	})
 }
@@ -200,7 +204,7 @@ func TestMisuse(t *testing.T) {
 }
 
 func TestWraps(t *testing.T) {
-	t.Run("DDP-25 and DDP-46", func(t *testing.T) {
+	t.Run("DDP-25 DDP-46 where a range wraps", func(t *testing.T) {
 		require.False(t, Wraps(math.MaxUint64, 0))
 		require.False(t, Wraps(math.MaxUint64, 1))
 		require.True(t, Wraps(math.MaxUint64, 2))

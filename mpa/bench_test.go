@@ -24,6 +24,25 @@ func newLoop(n, total, piece int, crc bool) *loop {
 	for len(b)+len(f) <= total {
 		b = append(b, f...)
 	}
+	return loopOf(b, piece)
+}
+
+// newMarkedLoop is newLoop with markers. The stream goes round where an FPDU
+// begins as the first did, with a marker; n must be such that this is soon.
+func newMarkedLoop(n, piece int, crc bool) *loop {
+	m := wiretest.Marks{CRC: crc}
+	round := m.Frame(count(n))
+	for m.Pos%markerGap != 0 {
+		round = append(round, m.Frame(count(n))...)
+	}
+	b := append([]byte(nil), round...)
+	for len(b)+len(round) <= 200<<10 {
+		b = append(b, round...)
+	}
+	return loopOf(b, piece)
+}
+
+func loopOf(b []byte, piece int) *loop {
 	l := &loop{size: len(b)}
 	for len(b) > 0 {
 		m := min(piece, len(b))
@@ -47,14 +66,20 @@ func (l *loop) MSS() int              { return testMSS }
 func (l *loop) CloseWrite() error     { return nil }
 func (l *loop) Abort()                {}
 func (l *loop) conn(t testing.TB, crc bool) *Conn {
-	c := open(NewConn(l, newPool(t, poolConfig)), Params{CRC: crc})
-	return c
+	return open(NewConn(l, newPool(t, poolConfig)), Params{CRC: crc})
+}
+
+func (l *loop) marked(t testing.TB, crc bool) *Conn {
+	return open(NewConn(l, newPool(t, poolConfig)), Params{CRC: crc, MarkersIn: true, MarkersOut: true})
 }
 
 var benchSizes = []struct {
 	name string
 	n    int
 }{{"64B", 64}, {"1448B", 1442}, {"64KiB", 64768}}
+
+// roundSize is a size near n with which a marked stream goes round soon.
+func roundSize(n int) int { return min(n, 127*(markerGap-markerLen)-lengthLen-crcLen) }
 
 func forSizes(b *testing.B, f func(b *testing.B, n int, crc bool)) {
 	for _, s := range benchSizes {
@@ -93,51 +118,82 @@ func BenchmarkNextSplit(b *testing.B) {
 	})
 }
 
-// BenchmarkWrite: 64 KiB a Flush.
-func BenchmarkWrite(b *testing.B) {
+// BenchmarkNextMarked: the same with markers.
+func BenchmarkNextMarked(b *testing.B) {
 	forSizes(b, func(b *testing.B, n int, crc bool) {
-		c := newLoop(0, 0, 8, crc).conn(b, crc)
-		defer c.Drop()
-		head, payload := count(14), [][]byte{count(n - 14)}
+		c := newMarkedLoop(roundSize(n), 1428, crc).marked(b, crc)
 		for b.Loop() {
-			if !c.CanWrite(n) {
-				b.Fatal("no room")
-			}
-			if err := c.Write(head, payload); err != nil {
+			if _, ok, err := c.Next(); !ok || err != nil {
 				b.Fatal(err)
-			}
-			if c.Pending() >= 65536-FPDUSize(n) {
-				if err := c.Flush(); err != nil {
-					b.Fatal(err)
-				}
 			}
 		}
 	})
 }
 
-func TestAllocs(t *testing.T) {
-	for _, s := range benchSizes {
-		for _, crc := range []bool{true, false} {
-			for _, piece := range []int{1 << 20, 1428, 7} {
-				c := newLoop(s.n, 200<<10, piece, crc).conn(t, crc)
-				dst := make([]byte, s.n)
-				require.Zero(t, testing.AllocsPerRun(500, func() {
-					u, ok, err := c.Next()
-					if !ok || err != nil || len(u.Head(46)) != 46 || u.CopyTo(dst, 0) != s.n {
-						t.Fatal("no ULPDU")
-					}
-				}), "SEC-33 Next")
+// BenchmarkWrite: 64 KiB a Flush.
+func BenchmarkWrite(b *testing.B) {
+	forSizes(b, func(b *testing.B, n int, crc bool) { benchWrite(b, newLoop(0, 0, 8, crc).conn(b, crc), n) })
+}
+
+// BenchmarkWriteMarked: the same with markers.
+func BenchmarkWriteMarked(b *testing.B) {
+	forSizes(b, func(b *testing.B, n int, crc bool) { benchWrite(b, newLoop(0, 0, 8, crc).marked(b, crc), n) })
+}
+
+func benchWrite(b *testing.B, c *Conn, n int) {
+	defer c.Drop()
+	head, payload := count(14), [][]byte{count(n - 14)}
+	for b.Loop() {
+		if !c.CanWrite(n) {
+			b.Fatal("no room")
+		}
+		if err := c.Write(head, payload); err != nil {
+			b.Fatal(err)
+		}
+		if c.Pending() >= 65536-FPDUSize(n) {
+			if err := c.Flush(); err != nil {
+				b.Fatal(err)
 			}
-			c := newLoop(0, 0, 8, crc).conn(t, crc)
-			head, payload := count(14), [][]byte{count(s.n - 14)}
-			require.Zero(t, testing.AllocsPerRun(500, func() {
-				if !c.CanWrite(s.n) || c.Write(head, payload) != nil {
-					t.Fatal("not written")
-				}
-				if c.MULPDU() == 0 || c.Flush() != nil {
-					t.Fatal("not flushed")
-				}
-			}), "Write")
 		}
 	}
+}
+
+func TestAllocs(t *testing.T) {
+	t.Run("SEC-33 no allocation a received FPDU", func(t *testing.T) {
+		for _, s := range benchSizes {
+			s.n = roundSize(s.n)
+			for _, crc := range []bool{true, false} {
+				for _, piece := range []int{1 << 20, 1428, 7} {
+					for _, c := range []*Conn{newLoop(s.n, 200<<10, piece, crc).conn(t, crc), newMarkedLoop(s.n, piece, crc).marked(t, crc)} {
+						dst := make([]byte, s.n)
+						take := func() {
+							u, ok, err := c.Next()
+							if !ok || err != nil || len(u.Head(46)) != 46 || u.CopyTo(dst, 0) != s.n {
+								t.Fatal("no ULPDU")
+							}
+						}
+						require.Zero(t, testing.AllocsPerRun(500, take))
+					}
+				}
+			}
+		}
+	})
+	t.Run("no allocation an FPDU sent", func(t *testing.T) {
+		for _, s := range benchSizes {
+			for _, crc := range []bool{true, false} {
+				l := newLoop(0, 0, 8, crc)
+				for _, c := range []*Conn{l.conn(t, crc), l.marked(t, crc)} {
+					head, payload := count(14), [][]byte{count(s.n - 14)}
+					require.Zero(t, testing.AllocsPerRun(500, func() {
+						if !c.CanWrite(s.n) || c.Write(head, payload) != nil {
+							t.Fatal("not written")
+						}
+						if c.MULPDU() == 0 || c.Flush() != nil {
+							t.Fatal("not flushed")
+						}
+					}))
+				}
+			}
+		}
+	})
 }

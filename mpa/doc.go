@@ -32,11 +32,11 @@
 //
 // # Limitations
 //
-// Markers are not implemented: a Request that asks for them is rejected, a
-// Reply that asks for them fails the connection. Revision 0 (before RFC 5044)
-// is not spoken. Frames that arrive out of order are left to TCP; MPA sees the
-// stream in order only.
+// Revision 0 (before RFC 5044) is not spoken. Frames that arrive out of order
+// are left to TCP; MPA sees the stream in order only, so that an FPDU with a bad
+// CRC ends the connection and is not dropped for TCP to send again.
 //
-// The stream has to be able to hold one whole FPDU (up to 65544 octets), as an
-// FPDU is handed out only when all of it is there and its CRC is right.
+// The stream has to be able to hold one whole FPDU (up to 65544 octets, 66064
+// with markers), as an FPDU is handed out only when all of it is there and its
+// CRC is right.
 package mpa

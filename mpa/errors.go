@@ -85,7 +85,7 @@ var (
 	// answered one that was not asked for.
 	ErrEnhanced = errors.New("enhanced setup answered by a frame of the other kind")
 	// ErrRefused: well formed, but against local policy (CRC or revision
-	// required, markers). A responder has answered with a rejecting Reply.
+	// required, markers refused). A responder has answered with a rejecting Reply.
 	ErrRefused = errors.New("refused by local policy")
 )
 

@@ -29,6 +29,49 @@ func (k RTRKind) String() string {
 	return fmt.Sprintf("RTRKind(%d)", uint8(k))
 }
 
+// RTRKinds is a set of ready-to-receive messages; zero is none, or the default.
+type RTRKinds uint8
+
+// Kinds returns the set of ks.
+func Kinds(ks ...RTRKind) (s RTRKinds) {
+	for _, k := range ks {
+		if k != RTRNone {
+			s |= 1 << (k - 1)
+		}
+	}
+	return s
+}
+
+// Has reports whether the message is in the set.
+func (s RTRKinds) Has(k RTRKind) bool { return s&Kinds(k) != 0 }
+
+// orElse returns the set, or def where it is empty.
+func (s RTRKinds) orElse(def RTRKinds) RTRKinds {
+	if s == 0 {
+		return def
+	}
+	return s
+}
+
+// rtr returns the messages the frame names.
+func (f *Frame) rtr() (s RTRKinds) {
+	if f.RTRWrite {
+		s |= Kinds(RTRWrite)
+	}
+	if f.RTRRead {
+		s |= Kinds(RTRRead)
+	}
+	if f.RTRSend {
+		s |= Kinds(RTRSend)
+	}
+	return s
+}
+
+// setRTR makes the frame name the messages of s.
+func (f *Frame) setRTR(s RTRKinds) {
+	f.RTRWrite, f.RTRRead, f.RTRSend = s.Has(RTRWrite), s.Has(RTRRead), s.Has(RTRSend)
+}
+
 // depths returns IRD and ORD as the frame states them, -1 where it does not.
 func (f *Frame) depths() (ird, ord int) {
 	if !f.Enhanced {
@@ -44,7 +87,7 @@ func (c *Config) ceiling() int { return clip(max(c.IRD, c.MaxIRD)) }
 
 // requestFrame returns the Request an initiator sends under cfg.
 func requestFrame(cfg *Config) Frame {
-	f := Frame{CRC: !cfg.NoCRC, Rev: 1}
+	f := Frame{CRC: !cfg.NoCRC, Markers: cfg.Markers, Rev: 1}
 	if cfg.LargeFPDUs {
 		f.Res = resLargeFPDU
 	}
@@ -54,8 +97,11 @@ func requestFrame(cfg *Config) Frame {
 	f.Rev, f.Enhanced = 2, true
 	f.IRD, f.ORD = uint16(clip(cfg.IRD)), uint16(clip(cfg.ORD))
 	if !cfg.ClientServer {
-		f.PeerToPeer, f.RTRRead, f.RTRWrite, f.RTRSend = true, true, cfg.OfferWrite, cfg.OfferSend
-		f.ORD = max(f.ORD, 1) // the Read needs one
+		f.PeerToPeer = true
+		f.setRTR(cfg.OfferRTR.orElse(Kinds(RTRRead)))
+		if f.RTRRead {
+			f.ORD = max(f.ORD, 1)
+		}
 	}
 	return f
 }
@@ -64,12 +110,14 @@ func requestFrame(cfg *Config) Frame {
 // empty if it will.
 func refusal(cfg *Config, req *Frame) string {
 	switch {
-	case req.Markers:
+	case cfg.RefuseMarkers && req.Markers:
 		return "the peer asks for markers"
 	case cfg.RequireCRC && !req.CRC:
 		return "the peer does not ask for CRC"
 	case cfg.RequireRev2 && req.Rev < 2:
 		return "the peer speaks MPA revision 1"
+	case cfg.RequireRTR && !req.PeerToPeer:
+		return "the peer offers no ready-to-receive message"
 	}
 	return ""
 }
@@ -77,8 +125,11 @@ func refusal(cfg *Config, req *Frame) string {
 // answer returns the Reply of a responder under cfg, and the parameters that
 // follow from it. RFC 6581, Section 9.
 func answer(cfg *Config, req *Frame) (Frame, Params) {
-	f := Frame{Reply: true, Rev: req.Rev, Enhanced: req.Enhanced, CRC: req.CRC || !cfg.NoCRC}
-	p := Params{CRC: f.CRC, Rev: req.Rev, IRD: clip(cfg.IRD), ORD: clip(cfg.ORD)}
+	f := Frame{Reply: true, Rev: req.Rev, Enhanced: req.Enhanced, CRC: req.CRC || !cfg.NoCRC, Markers: cfg.Markers}
+	p := Params{
+		CRC: f.CRC, MarkersIn: f.Markers, MarkersOut: req.Markers,
+		Rev: req.Rev, IRD: clip(cfg.IRD), ORD: clip(cfg.ORD),
+	}
 	if cfg.LargeFPDUs && req.Res&resLargeFPDU != 0 {
 		f.Res, p.LargeFPDUs = resLargeFPDU, true
 	}
@@ -88,8 +139,8 @@ func answer(cfg *Config, req *Frame) (Frame, Params) {
 	}
 	if req.PeerToPeer {
 		f.PeerToPeer, p.PeerToPeer = true, true
-		p.RTR = chooseRTR(cfg, req)
-		f.RTRWrite, f.RTRRead, f.RTRSend = p.RTR == RTRWrite, p.RTR == RTRRead, p.RTR == RTRSend
+		p.RTR = chooseRTR(cfg.TakeRTR.orElse(Kinds(RTRWrite, RTRRead)), req.rtr())
+		f.setRTR(Kinds(p.RTR))
 	}
 	f.IRD = DepthUnstated
 	if req.ORD != DepthUnstated {
@@ -102,7 +153,7 @@ func answer(cfg *Config, req *Frame) (Frame, Params) {
 	f.ORD = DepthUnstated
 	if req.IRD != DepthUnstated {
 		if cfg.RequireORD && p.ORD > int(req.IRD) {
-			f.Reject = true
+			f.Reject, f.Markers = true, false
 		} else {
 			p.ORD = min(p.ORD, int(req.IRD))
 		}
@@ -111,19 +162,21 @@ func answer(cfg *Config, req *Frame) (Frame, Params) {
 	return f, p
 }
 
-// chooseRTR picks the one kind a responder announces. Where both are offered it
-// is the Write, because cxgb4 prefers it too. Where nothing offered is
-// supported it names the Read, and the initiator will find no match.
-func chooseRTR(cfg *Config, req *Frame) RTRKind {
-	switch {
-	case req.RTRWrite:
-		return RTRWrite
-	case req.RTRRead:
-		return RTRRead
-	case req.RTRSend && cfg.OfferSend:
-		return RTRSend
+// chooseRTR picks the one kind a responder announces. Where Write and Read are
+// offered it is the Write, because cxgb4 prefers it too. Where nothing offered
+// is taken it names one that is, and the initiator will find no match.
+func chooseRTR(take, offered RTRKinds) RTRKind {
+	for _, k := range [...]RTRKind{RTRWrite, RTRRead, RTRSend} {
+		if take.Has(k) && offered.Has(k) {
+			return k
+		}
 	}
-	return RTRRead
+	for _, k := range [...]RTRKind{RTRRead, RTRWrite} {
+		if take.Has(k) {
+			return k
+		}
+	}
+	return RTRSend
 }
 
 // conclude returns the parameters of an initiator from its Request and the
@@ -133,13 +186,13 @@ func conclude(cfg *Config, req, rep *Frame) (Params, *Error) {
 	switch {
 	case rep.Enhanced != req.Enhanced:
 		return Params{}, &Error{Code: CodeFrame, Err: ErrEnhanced}
-	case rep.Markers:
+	case cfg.RefuseMarkers && rep.Markers:
 		return Params{}, &Error{Code: CodeFrame, Err: fmt.Errorf("%w: the peer asks for markers", ErrRefused)}
 	case cfg.RequireCRC && !rep.CRC:
 		return Params{}, &Error{Code: CodeFrame, Err: fmt.Errorf("%w: the peer does not ask for CRC", ErrRefused)}
 	}
 	p := Params{
-		CRC: req.CRC || rep.CRC, Rev: req.Rev,
+		CRC: req.CRC || rep.CRC, MarkersIn: req.Markers, MarkersOut: rep.Markers, Rev: req.Rev,
 		LargeFPDUs: req.Res&rep.Res&resLargeFPDU != 0,
 		IRD:        clip(cfg.IRD), ORD: clip(cfg.ORD),
 	}

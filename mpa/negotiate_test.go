@@ -14,13 +14,15 @@ func genConfig(t *rapid.T, name string) Config {
 	depth := rapid.OneOf(rapid.IntRange(0, 4), rapid.IntRange(0, 200), rapid.SampledFrom([]int{MaxDepth, DepthUnstated, 70000}))
 	c := Config{
 		NoCRC: rapid.Bool().Draw(t, name+" NoCRC"), Rev1: rapid.Bool().Draw(t, name+" Rev1"),
-		ClientServer: rapid.Bool().Draw(t, name+" ClientServer"), OfferWrite: rapid.Bool().Draw(t, name+" OfferWrite"),
-		OfferSend: rapid.Bool().Draw(t, name+" OfferSend"), LegacyRTR: rapid.Bool().Draw(t, name+" LegacyRTR"),
+		ClientServer: rapid.Bool().Draw(t, name+" ClientServer"), LegacyRTR: rapid.Bool().Draw(t, name+" LegacyRTR"),
+		OfferRTR: RTRKinds(rapid.ByteMax(7).Draw(t, name+" OfferRTR")), TakeRTR: RTRKinds(rapid.ByteMax(7).Draw(t, name+" TakeRTR")),
+		Markers: rapid.Bool().Draw(t, name+" Markers"), RefuseMarkers: rapid.Bool().Draw(t, name+" RefuseMarkers"),
 		LargeFPDUs: rapid.Bool().Draw(t, name+" LargeFPDUs"), RequireORD: rapid.Bool().Draw(t, name+" RequireORD"),
 		IRD: depth.Draw(t, name+" IRD"), ORD: depth.Draw(t, name+" ORD"), MaxIRD: depth.Draw(t, name+" MaxIRD"),
 	}
 	c.RequireCRC = !c.NoCRC && rapid.Bool().Draw(t, name+" RequireCRC")
 	c.RequireRev2 = !c.Rev1 && rapid.Bool().Draw(t, name+" RequireRev2")
+	c.RequireRTR = !c.Rev1 && !c.ClientServer && rapid.Bool().Draw(t, name+" RequireRTR")
 	return c
 }
 
@@ -35,8 +37,8 @@ func TestBothEnds(t *testing.T) {
 		require.NoError(t, i.Request(ic, nil))
 		_, ok, err := r.RecvRequest(rc)
 		if err != nil {
-			weak := rc.RequireCRC && ic.NoCRC || rc.RequireRev2 && ic.Rev1
-			require.True(t, weak || rc.Rev1 && !ic.Rev1)
+			weak := rc.RequireCRC && ic.NoCRC || rc.RequireRev2 && ic.Rev1 || rc.RequireRTR && (ic.Rev1 || ic.ClientServer)
+			require.True(t, weak || rc.RefuseMarkers && ic.Markers || rc.Rev1 && !ic.Rev1)
 			rep, ok, err := i.RecvReply()
 			if errors.Is(err, ErrRefused) || ok {
 				require.True(t, rep.Rejected)
@@ -59,15 +61,23 @@ func TestBothEnds(t *testing.T) {
 		}
 		rep, ok, err := i.RecvReply()
 		ip := rep.Params
-		if err != nil {
-			// The one way for two of ours to disagree after Accept.
+		switch code2(err) {
+		case CodeFrame:
 			require.ErrorIs(t, err, ErrRefused)
-			require.True(t, ic.RequireCRC && rc.NoCRC && !ic.NoCRC == rp.CRC)
+			weak := ic.RequireCRC && rc.NoCRC && !ic.NoCRC == rp.CRC
+			require.True(t, weak || ic.RefuseMarkers && rc.Markers)
+			return
+		case CodeRTR: // what is offered and what is taken have nothing in common
+			offered, taken := ic.OfferRTR.orElse(Kinds(RTRRead)), rc.TakeRTR.orElse(Kinds(RTRWrite, RTRRead))
+			require.Zero(t, offered&taken)
 			return
 		}
+		require.NoError(t, err)
 		require.True(t, ok)
 		require.Equal(t, rp.CRC, ip.CRC, "MPA-22")
 		require.Equal(t, !ic.NoCRC || !rc.NoCRC, ip.CRC, "MPA-22")
+		require.Equal(t, []bool{ic.Markers, rc.Markers}, []bool{ip.MarkersIn, ip.MarkersOut}, "MPA-20")
+		require.Equal(t, []bool{rc.Markers, ic.Markers}, []bool{rp.MarkersIn, rp.MarkersOut}, "MPA-20")
 		require.Equal(t, rp.Rev, ip.Rev)
 		require.Equal(t, rp.PeerToPeer, ip.PeerToPeer)
 		require.Equal(t, rp.LargeFPDUs, ip.LargeFPDUs)
@@ -167,7 +177,7 @@ func TestForeignRequest(t *testing.T) {
 		require.NoError(t, perr)
 		require.Len(t, pieces[0], n, "MPA-01")
 		require.True(t, rep.Reply)
-		require.False(t, rep.Markers)
+		require.Equal(t, cfg.Markers && err == nil, rep.Markers, "MPA-20")
 		require.Equal(t, err != nil, rep.Reject)
 		require.Equal(t, f.Rev, rep.Rev, "MPA-33")
 		require.Equal(t, f.Enhanced, rep.Enhanced, "MPA-33")

@@ -18,12 +18,13 @@ type rx struct {
 	err error // sticks
 
 	// The stream's octets as last peeked, and the cursor in them.
-	view  [][]byte
-	i     int   // piece of the cursor
-	off   int   // octet in that piece
-	ready int   // octets from the cursor on
-	used  int   // octets before the cursor, to be discarded
-	end   error // how the stream ends behind the view; nil if it goes on
+	view   [][]byte // with markers: the ULPDU handed out last, all before the cursor
+	i      int      // piece of the cursor
+	off    int      // octet in that piece
+	ready  int      // octets from the cursor on
+	used   int      // octets before the cursor, to be discarded
+	end    error    // how the stream ends behind the view; nil if it goes on
+	marked *markedRx
 
 	fpdus, octets uint64 // not yet in Stats
 
@@ -37,7 +38,8 @@ type rx struct {
 //
 // Errors stick. io.EOF: the peer sent FIN after a whole FPDU. Otherwise an
 // *[Error]: [CodeClosed] for a stream that ended or died anywhere else,
-// [CodeCRC] for a bad CRC; the stream is left open for a Terminate then.
+// [CodeCRC] for a bad CRC and [CodeMarker] for a wrong marker under a CRC that
+// is right or off; the stream is left open for a Terminate then.
 func (c *Conn) Next() (u ULPDU, ok bool, err error) {
 	r := &c.rx
 	if r.err != nil {
@@ -65,8 +67,8 @@ func (c *Conn) Next() (u ULPDU, ok bool, err error) {
 // take hands out the FPDU at the cursor, if it is complete.
 func (c *Conn) take() (ULPDU, bool, error) {
 	r := &c.rx
-	if r.i >= len(r.view) {
-		return ULPDU{}, false, nil
+	if r.i >= len(r.view) { // always with markers, so that they cost others nothing
+		return c.takeSpread()
 	}
 	s := r.view[r.i][r.off:]
 	if len(s) < lengthLen {
@@ -87,9 +89,12 @@ func (c *Conn) take() (ULPDU, bool, error) {
 	return ULPDU{first: s[lengthLen : lengthLen+n : lengthLen+n], n: n, r: r}, true, nil
 }
 
-// takeSpread is take for an FPDU that lies in more than one piece.
+// takeSpread is take for an FPDU that does not lie in one piece.
 func (c *Conn) takeSpread() (ULPDU, bool, error) {
 	r := &c.rx
+	if r.marked != nil {
+		return c.takeMarked()
+	}
 	if r.ready < lengthLen {
 		return ULPDU{}, false, nil
 	}
@@ -130,9 +135,15 @@ func (r *rx) passed(size int) {
 func (c *Conn) refill() {
 	c.letGo()
 	r := &c.rx
-	r.view, r.end = c.bs.Peek()
-	for _, p := range r.view {
+	view, end := c.bs.Peek()
+	for _, p := range view {
 		r.ready += len(p)
+	}
+	r.end = end
+	if m := r.marked; m != nil {
+		m.view = view
+	} else {
+		r.view = view
 	}
 }
 
@@ -146,6 +157,10 @@ func (c *Conn) letGo() {
 	}
 	r.fpdus, r.octets = 0, 0
 	r.view, r.i, r.off, r.ready, r.used = nil, 0, 0, 0, 0
+	if m := r.marked; m != nil {
+		clear(m.parts)
+		m.view, m.i, m.off = nil, 0, 0
+	}
 }
 
 // nextEarly is Next before FPDU mode: the octets wait, a dead stream is told.

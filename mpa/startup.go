@@ -6,9 +6,9 @@ import (
 )
 
 // Config is the policy of a connection's startup phase. The zero value wants
-// CRC, speaks revision 2 with enhanced setup, and as initiator offers the
-// peer-to-peer model with a zero-length Read as RTR: what siw, cxgb4 and irdma
-// all take.
+// CRC and no markers, speaks revision 2 with enhanced setup, and as initiator
+// offers the peer-to-peer model with a zero-length Read as RTR: what siw, cxgb4
+// and irdma all take.
 type Config struct {
 	// NoCRC does not ask for CRCs. They are used all the same if the peer does.
 	NoCRC bool
@@ -25,24 +25,38 @@ type Config struct {
 	RequireRev2 bool
 
 	// ClientServer (initiator) asks for the client/server model, A=0: no RTR
-	// message, the initiator's first message opens the connection.
+	// message, the initiator's first message opens the connection. RFC 6581,
+	// Section 9.2.
 	ClientServer bool
-	// OfferWrite (initiator) offers a zero-length Write as RTR too.
-	OfferWrite bool
-	// OfferSend (initiator) offers a zero-length Send as RTR too; (responder)
-	// takes it where nothing else is offered. It uses up a receive of the ULP.
-	OfferSend bool
-	// LegacyRTR (initiator, Rev1) opens with a zero-length Read that was not
-	// negotiated, as cxgb4 peers wait for.
+	// OfferRTR (initiator) is what may open the connection. Zero offers the
+	// Read alone, which every known responder takes.
+	OfferRTR RTRKinds
+	// TakeRTR (responder) is what the initiator may open the connection with.
+	// Zero takes a Write and a Read.
+	TakeRTR RTRKinds
+	// RequireRTR refuses a peer of the client/server model, and with it one of
+	// revision 1: no RTR message would be agreed on. It excludes Rev1 and
+	// ClientServer.
+	RequireRTR bool
+	// LegacyRTR (initiator, where revision 1 is spoken) opens with a zero-length
+	// Read that was not negotiated, as cxgb4 peers wait for.
 	LegacyRTR bool
 
-	// Markers asks the peer for markers. Not implemented: Request and
-	// RecvRequest fail with it.
+	// Markers asks the peer for markers, RFC 5044, Section 4.3. They are
+	// removed and checked. Linux siw refuses a connection for it.
 	Markers bool
+	// RefuseMarkers refuses a peer that asks for markers, instead of inserting
+	// them.
+	RefuseMarkers bool
 
 	// LargeFPDUs offers and accepts FPDUs larger than the EMSS, where the peer
 	// offers the same.
 	LargeFPDUs bool
+
+	// PrivateLimit bounds the private data of the ULP, in octets, towards peers
+	// that take less than a frame can hold: [MaxPrivateInterop] suits all known
+	// ones. Zero is what the frame holds.
+	PrivateLimit int
 
 	// IRD and ORD are the wanted depths: how many RDMA Reads the peer may have
 	// outstanding here, and how many we may have outstanding there. They are
@@ -63,8 +77,12 @@ func (c *Config) check() error {
 		return fmt.Errorf("mpa: Config: NoCRC excludes RequireCRC")
 	case c.Rev1 && c.RequireRev2:
 		return fmt.Errorf("mpa: Config: Rev1 excludes RequireRev2")
-	case c.Markers:
-		return fmt.Errorf("mpa: Config: markers are not implemented")
+	case c.RequireRTR && (c.Rev1 || c.ClientServer):
+		return fmt.Errorf("mpa: Config: RequireRTR excludes Rev1 and ClientServer")
+	case (c.OfferRTR|c.TakeRTR)&^Kinds(RTRWrite, RTRRead, RTRSend) != 0:
+		return fmt.Errorf("mpa: Config: unknown RTR message in %#x or %#x", uint8(c.OfferRTR), uint8(c.TakeRTR))
+	case c.PrivateLimit < 0:
+		return fmt.Errorf("mpa: Config: negative PrivateLimit %d", c.PrivateLimit)
 	}
 	return nil
 }
@@ -79,6 +97,8 @@ func (c *Config) checkDepths() error {
 // Params is what the two ends agreed on.
 type Params struct {
 	CRC        bool // CRCs are sent and checked, both ways
+	MarkersIn  bool // the peer's FPDUs come with markers: we asked for them
+	MarkersOut bool // our FPDUs go with markers: the peer asked for them
 	LargeFPDUs bool // FPDUs may be larger than the EMSS
 	Rev        byte // MPA revision; selects the DDP and RDMAP versions
 	PeerToPeer bool // A
@@ -126,12 +146,10 @@ func (c *Conn) Request(cfg Config, private []byte) error {
 		return err
 	}
 	f := requestFrame(&cfg)
-	f.Private = private
-	b, err := f.Append(make([]byte, 0, startupLen+enhancedLen+len(private)))
+	b, err := cfg.frame(f, private)
 	if err != nil {
 		return err
 	}
-	f.Private = nil
 	c.start = &startup{cfg: cfg, sent: f}
 	c.advance(stateRequestSent)
 	return c.writeStartup(b)
@@ -217,8 +235,9 @@ func (c *Conn) RecvRequest(cfg Config) (req Request, ok bool, err error) {
 
 // Accept accepts the Request: it settles the parameters, makes the connection
 // ready to receive FPDUs and then writes the Reply frame, in one piece. It
-// copies private. Depths and offers are taken from cfg; the policy on CRC and
-// revision is that of RecvRequest, except that a NoCRC here counts too.
+// copies private. Depths, offers and Markers are taken from cfg; what is
+// refused, and the PrivateLimit, are those of RecvRequest. A NoCRC of either
+// counts.
 //
 // No FPDU may be written before the first one has been received (RFC 5044,
 // Section 7.1.2): RDMAP sees to that.
@@ -232,8 +251,7 @@ func (c *Conn) Accept(cfg Config, private []byte) (Params, error) {
 	}
 	cfg.NoCRC = cfg.NoCRC || c.start.cfg.NoCRC
 	f, p := answer(&cfg, &c.start.peer)
-	f.Private = private
-	b, err := f.Append(make([]byte, 0, startupLen+enhancedLen+len(private)))
+	b, err := c.start.cfg.frame(f, private)
 	if err != nil {
 		return Params{}, err
 	}
@@ -257,9 +275,9 @@ func (c *Conn) Reject(private []byte) error {
 	req := &c.start.peer
 	f := Frame{
 		Reply: true, Reject: true, Rev: req.Rev, Enhanced: req.Enhanced,
-		CRC: req.CRC || !c.start.cfg.NoCRC, Private: private,
+		CRC: req.CRC || !c.start.cfg.NoCRC,
 	}
-	b, err := f.Append(make([]byte, 0, startupLen+enhancedLen+len(private)))
+	b, err := c.start.cfg.frame(f, private)
 	if err != nil {
 		return err
 	}
@@ -296,6 +314,15 @@ func (c *Conn) recvFrame(wantReply bool) (f Frame, ok bool, err error) {
 	f.Private = append([]byte(nil), f.Private...)
 	c.bs.Discard(size)
 	return f, true, nil
+}
+
+// frame encodes f with private data of the ULP.
+func (c *Config) frame(f Frame, private []byte) ([]byte, error) {
+	if c.PrivateLimit > 0 && len(private) > c.PrivateLimit {
+		return nil, fmt.Errorf("%w: %d octets, the limit is set to %d", ErrPrivateData, len(private), c.PrivateLimit)
+	}
+	f.Private = private
+	return f.Append(make([]byte, 0, startupLen+enhancedLen+len(private)))
 }
 
 // writeStartup writes a startup frame in one piece, so that it travels in one

@@ -16,6 +16,8 @@ const (
 	hexRep = "4d504120494420526570204672616d65 "
 )
 
+var anyRTR = Kinds(RTRWrite, RTRRead, RTRSend)
+
 // helloFPDU is an FPDU with a CRC that is right.
 var helloFPDU = wiretest.FPDUs()[0].Octets
 
@@ -28,9 +30,17 @@ func TestRequestOctets(t *testing.T) {
 	}{
 		{"IOP-21 default: A=1, D only, CRC, ORD at least 1", Config{}, "", "50 02 0004 8000 4001"},
 		{"IOP-21 depths", Config{IRD: 16, ORD: 8}, "", "50 02 0004 8010 4008"},
-		{"IOP-21 option C and D (vector MPA-REQ-V2)", Config{IRD: 16, ORD: 8, OfferWrite: true}, "hi\x00\x01", "50 02 0008 8010 c008 68690001"},
-		{"IOP-21 option A=0", Config{IRD: 2, ClientServer: true, OfferWrite: true, OfferSend: true}, "", "50 02 0004 0002 0000"},
-		{"MPA-42 B as configured", Config{IRD: 2, ORD: 2, OfferSend: true}, "", "50 02 0004 c002 4002"},
+		{"IOP-21 option C and D (vector MPA-REQ-V2)", Config{IRD: 16, ORD: 8, OfferRTR: Kinds(RTRWrite, RTRRead)}, "hi\x00\x01", "50 02 0008 8010 c008 68690001"},
+		{"IOP-21 option A=0", Config{IRD: 2, ClientServer: true, OfferRTR: anyRTR}, "", "50 02 0004 0002 0000"},
+		{"MPA-42 C alone as configured", Config{IRD: 2, OfferRTR: Kinds(RTRWrite)}, "", "50 02 0004 8002 8000"},
+		{"MPA-42 B alone as configured", Config{IRD: 2, OfferRTR: Kinds(RTRSend)}, "", "50 02 0004 c002 0000"},
+		{"MPA-42 B as configured", Config{IRD: 2, ORD: 2, OfferRTR: Kinds(RTRRead, RTRSend)}, "", "50 02 0004 c002 4002"},
+		{"MPA-23 IOP-07 MPA-60 C=1 by default", Config{ClientServer: true}, "", "50 02 0004 0000 0000"},
+		{"IOP-10 MPA-21 M=0 by default", Config{ClientServer: true, NoCRC: true}, "", "10 02 0004 0000 0000"},
+		{"MPA-20 M=1 asks for markers", Config{ClientServer: true, Markers: true}, "", "d0 02 0004 0000 0000"},
+		{"MPA-20 M=1 in revision 1", Config{Rev1: true, Markers: true}, "", "c0 01 0000"},
+		{"MPA-05 MPA-04 R and Res are 0", Config{ClientServer: true}, "", "50 02 0004 0000 0000"},
+		{"MPA-49 by default B is never offered", Config{IRD: 3, ORD: 2}, "", "50 02 0004 8003 4002"},
 		{"MPA-23 C=0 on demand alone", Config{NoCRC: true}, "", "10 02 0004 8000 4001"},
 		{"MPA-30 revision 1 without the block", Config{Rev1: true, IRD: 4, ORD: 4}, "x", "40 01 0001 78"},
 		{"MPA-30 revision 1, no CRC", Config{Rev1: true, NoCRC: true}, "", "00 01 0000"},
@@ -46,13 +56,59 @@ func TestRequestOctets(t *testing.T) {
 			require.Equal(t, 1, calls, "MPA-09 IOP-22 one write")
 		})
 	}
+	t.Run("MPA-09 IOP-22 the Request is one write", func(t *testing.T) {
+		for _, n := range []int{0, 1, MaxPrivateEnhanced} {
+			c, near, far := newConn(t)
+			require.NoError(t, c.Request(Config{}, count(n)))
+			_, calls := near.Written()
+			require.Equal(t, 1, calls)
+			require.Len(t, read(far), startupLen+enhancedLen+n)
+		}
+	})
+	t.Run("IOP-24 MPA-30 revision 2 never without the block", func(t *testing.T) {
+		for _, cfg := range everyConfig() {
+			c, _, far := newConn(t)
+			require.NoError(t, c.Request(cfg, nil))
+			f, _, err := ParseFrame(read(far))
+			require.NoError(t, err)
+			require.Equal(t, f.Rev == 2, f.Enhanced)
+			require.Equal(t, cfg.Rev1, f.Rev == 1)
+		}
+	})
+	t.Run("IOP-11 MPA-38 no depth of 3fff is ever asked for", func(t *testing.T) {
+		for _, depth := range []int{0, 1, 128, MaxDepth, DepthUnstated, 1 << 20} {
+			c, _, far := newConn(t)
+			require.NoError(t, c.Request(Config{IRD: depth, ORD: depth, MaxIRD: depth}, nil))
+			f, _, err := ParseFrame(read(far))
+			require.NoError(t, err)
+			require.EqualValues(t, min(depth, MaxDepth), f.IRD)
+			require.EqualValues(t, max(1, min(depth, MaxDepth)), f.ORD)
+		}
+	})
+}
+
+// everyConfig is every combination of what changes a Request.
+func everyConfig() (all []Config) {
+	for bits := range 1 << 6 {
+		on := func(i int) bool { return bits>>i&1 != 0 }
+		c := Config{NoCRC: on(0), Rev1: on(1), ClientServer: on(2), Markers: on(3), LargeFPDUs: on(4), LegacyRTR: on(5)}
+		for _, k := range []RTRKinds{0, Kinds(RTRWrite), Kinds(RTRSend), anyRTR} {
+			c.OfferRTR = k
+			all = append(all, c)
+		}
+	}
+	return all
 }
 
 func TestRequestRefuses(t *testing.T) {
 	for name, cfg := range map[string]Config{
 		"NoCRC with RequireCRC": {NoCRC: true, RequireCRC: true},
 		"Rev1 with RequireRev2": {Rev1: true, RequireRev2: true},
-		"markers":               {Markers: true},
+		"RequireRTR with Rev1":  {RequireRTR: true, Rev1: true},
+		"RequireRTR with A=0":   {RequireRTR: true, ClientServer: true},
+		"unknown RTR to offer":  {OfferRTR: 0x08},
+		"unknown RTR to take":   {TakeRTR: 0x80},
+		"negative PrivateLimit": {PrivateLimit: -1},
 		"negative IRD":          {IRD: -1},
 		"negative ORD":          {ORD: -1},
 		"negative MaxIRD":       {MaxIRD: -1},
@@ -122,16 +178,30 @@ func TestReplyOctets(t *testing.T) {
 			Params{CRC: true, Rev: 2, PeerToPeer: true, RTR: RTRWrite, IRD: 8, ORD: 4, PeerIRD: 16, PeerORD: 8}},
 		{"MPA-44 IOP-16 C and D offered", base, "", "50 02 0004 8010 c008", "50 02 0004 8008 8004",
 			Params{CRC: true, Rev: 2, PeerToPeer: true, RTR: RTRWrite, IRD: 8, ORD: 4, PeerIRD: 16, PeerORD: 8}},
-		{"MPA-44 B, C and D offered", Config{IRD: 4, ORD: 4, MaxIRD: 32, OfferSend: true}, "", "50 02 0004 c010 c008", "50 02 0004 8008 8004",
+		{"MPA-44 B, C and D offered", Config{IRD: 4, ORD: 4, MaxIRD: 32, TakeRTR: anyRTR}, "", "50 02 0004 c010 c008", "50 02 0004 8008 8004",
 			Params{CRC: true, Rev: 2, PeerToPeer: true, RTR: RTRWrite, IRD: 8, ORD: 4, PeerIRD: 16, PeerORD: 8}},
-		{"MPA-44 B and D offered", Config{IRD: 4, ORD: 4, MaxIRD: 32, OfferSend: true}, "", "50 02 0004 c010 4008", "50 02 0004 8008 4004",
+		{"MPA-44 B and D offered", Config{IRD: 4, ORD: 4, MaxIRD: 32, TakeRTR: anyRTR}, "", "50 02 0004 c010 4008", "50 02 0004 8008 4004",
 			Params{CRC: true, Rev: 2, PeerToPeer: true, RTR: RTRRead, IRD: 8, ORD: 4, PeerIRD: 16, PeerORD: 8}},
-		{"MPA-44 MPA-49 B alone, taken if configured", Config{IRD: 4, ORD: 4, MaxIRD: 32, OfferSend: true}, "", "50 02 0004 c010 0008", "50 02 0004 c008 0004",
+		{"MPA-44 MPA-49 B alone, taken if configured", Config{IRD: 4, ORD: 4, MaxIRD: 32, TakeRTR: anyRTR}, "", "50 02 0004 c010 0008", "50 02 0004 c008 0004",
 			Params{CRC: true, Rev: 2, PeerToPeer: true, RTR: RTRSend, IRD: 8, ORD: 4, PeerIRD: 16, PeerORD: 8}},
 		{"MPA-45 B alone, not supported: D", base, "", "50 02 0004 c010 0008", "50 02 0004 8008 4004",
 			Params{CRC: true, Rev: 2, PeerToPeer: true, RTR: RTRRead, IRD: 8, ORD: 4, PeerIRD: 16, PeerORD: 8}},
 		{"MPA-43 nothing offered: at least one all the same", base, "", "50 02 0004 8010 0008", "50 02 0004 8008 4004",
 			Params{CRC: true, Rev: 2, PeerToPeer: true, RTR: RTRRead, IRD: 8, ORD: 4, PeerIRD: 16, PeerORD: 8}},
+		{"MPA-44 C and D offered, D alone taken", Config{IRD: 4, ORD: 4, MaxIRD: 32, TakeRTR: Kinds(RTRRead)}, "", "50 02 0004 8010 c008", "50 02 0004 8008 4004",
+			Params{CRC: true, Rev: 2, PeerToPeer: true, RTR: RTRRead, IRD: 8, ORD: 4, PeerIRD: 16, PeerORD: 8}},
+		{"MPA-45 D offered, C alone taken: C", Config{IRD: 4, ORD: 4, MaxIRD: 32, TakeRTR: Kinds(RTRWrite)}, "", "50 02 0004 8010 4008", "50 02 0004 8008 8004",
+			Params{CRC: true, Rev: 2, PeerToPeer: true, RTR: RTRWrite, IRD: 8, ORD: 4, PeerIRD: 16, PeerORD: 8}},
+		{"MPA-45 C and D offered, B alone taken: B", Config{IRD: 4, ORD: 4, MaxIRD: 32, TakeRTR: Kinds(RTRSend)}, "", "50 02 0004 8010 c008", "50 02 0004 c008 0004",
+			Params{CRC: true, Rev: 2, PeerToPeer: true, RTR: RTRSend, IRD: 8, ORD: 4, PeerIRD: 16, PeerORD: 8}},
+		{"MPA-20 MPA-21 IOP-23 M=1 asked: markers out, none in", base, "", "c0 01 0000", "40 01 0000",
+			Params{CRC: true, MarkersOut: true, Rev: 1, IRD: 4, ORD: 4, PeerIRD: -1, PeerORD: -1}},
+		{"MPA-20 M=1 in the Reply: markers in, none out", Config{Markers: true}, "", "40 01 0000", "c0 01 0000",
+			Params{CRC: true, MarkersIn: true, Rev: 1, PeerIRD: -1, PeerORD: -1}},
+		{"MPA-20 M=1 both ways, with the block", Config{Markers: true, RefuseMarkers: false}, "", "d0 02 0004 0000 0000", "d0 02 0004 0000 0000",
+			Params{CRC: true, MarkersIn: true, MarkersOut: true, Rev: 2, PeerIRD: 0, PeerORD: 0}},
+		{"MPA-04 IOP-37 Res bits of the Request switch nothing on", base, "", "4f 01 0000", "40 01 0000",
+			Params{CRC: true, Rev: 1, IRD: 4, ORD: 4, PeerIRD: -1, PeerORD: -1}},
 		{"IOP-17 IRD 0 and D chosen: IRD 1", Config{}, "", "50 02 0004 8000 4000", "50 02 0004 8001 4000",
 			Params{CRC: true, Rev: 2, PeerToPeer: true, RTR: RTRRead, IRD: 1, PeerIRD: 0, PeerORD: 0}},
 		{"IOP-30 depths of 0", Config{}, "", "50 02 0004 0000 0000", "50 02 0004 0000 0000",
@@ -190,14 +260,17 @@ func TestRequestRefused(t *testing.T) {
 		reply   string // empty: the stream is reset
 		cause   error
 	}{
-		{"MPA-27 M=1 is answered R=1", Config{}, "c0 01 0000", "60 01 0000", ErrRefused},
-		{"IOP-23 M=1 with the block", Config{}, "d0 02 0004 8001 4001", "70 02 0004 0000 0000", ErrRefused},
+		{"MPA-27 M=1 is answered R=1, if told so", Config{RefuseMarkers: true}, "c0 01 0000", "60 01 0000", ErrRefused},
+		{"MPA-27 IOP-23 M=1 with the block", Config{RefuseMarkers: true, Markers: true}, "d0 02 0004 8001 4001", "70 02 0004 0000 0000", ErrRefused},
+		{"SEC-60 A=0 where an RTR message is required", Config{RequireRTR: true}, "50 02 0004 0001 0001", "70 02 0004 0000 0000", ErrRefused},
+		{"SEC-60 revision 1 where an RTR message is required", Config{RequireRTR: true}, "40 01 0000", "60 01 0000", ErrRefused},
 		{"SEC-60 no CRC where it is required", Config{RequireCRC: true}, "10 02 0004 8001 4001", "70 02 0004 0000 0000", ErrRefused},
 		{"SEC-60 revision 1 where 2 is required", Config{RequireRev2: true}, "40 01 0000", "60 01 0000", ErrRefused},
 		{"MPA-34 the enhanced block where only revision 1 is spoken", Config{Rev1: true}, "50 02 0004 8001 4001", "", ErrRevision},
 		{"MPA-34 revision 2 without the block likewise", Config{Rev1: true}, "40 02 0000", "", ErrRevision},
-		{"MPA-06 revision 0", Config{}, "40 00 0000", "", ErrRevision},
+		{"MPA-06 IOP-15 revision 0", Config{}, "40 00 0000", "", ErrRevision},
 		{"MPA-06 revision 3", Config{}, "40 03 0000", "", ErrRevision},
+		{"MPA-06 revision 255", Config{}, "40 ff 0000", "", ErrRevision},
 		{"MPA-07 PD_Length 513", Config{}, "40 01 0201", "", ErrLength},
 		{"MPA-31 S=1 with 3 octets", Config{}, "50 02 0003 800140", "", ErrLength},
 	} {
@@ -275,11 +348,11 @@ func TestRecvReply(t *testing.T) {
 			Params{CRC: true, Rev: 2, PeerToPeer: true, IRD: 4, ORD: 4, PeerIRD: 8, PeerORD: 4}, CodeRTR, nil},
 		{"MPA-43 A not copied", base, "50 02 0004 0008 4004",
 			Params{CRC: true, Rev: 2, PeerToPeer: true, IRD: 4, ORD: 4, PeerIRD: 8, PeerORD: 4}, CodeRTR, nil},
-		{"MPA-46 the Write before the Read", Config{ORD: 1, OfferWrite: true, OfferSend: true}, "50 02 0004 c008 c000",
+		{"MPA-46 the Write before the Read", Config{ORD: 1, OfferRTR: anyRTR}, "50 02 0004 c008 c000",
 			Params{CRC: true, Rev: 2, PeerToPeer: true, RTR: RTRWrite, ORD: 1, PeerIRD: 8}, 0, nil},
-		{"MPA-46 the Read before the Send", Config{ORD: 1, OfferWrite: true, OfferSend: true}, "50 02 0004 c008 4000",
+		{"MPA-46 the Read before the Send", Config{ORD: 1, OfferRTR: anyRTR}, "50 02 0004 c008 4000",
 			Params{CRC: true, Rev: 2, PeerToPeer: true, RTR: RTRRead, ORD: 1, PeerIRD: 8}, 0, nil},
-		{"MPA-46 the Send alone", Config{ORD: 1, OfferSend: true}, "50 02 0004 c008 8000",
+		{"MPA-46 the Send alone", Config{ORD: 1, OfferRTR: Kinds(RTRRead, RTRSend)}, "50 02 0004 c008 8000",
 			Params{CRC: true, Rev: 2, PeerToPeer: true, RTR: RTRSend, ORD: 1, PeerIRD: 8}, 0, nil},
 		{"MPA-37 a Read cannot open where none is taken", base, "50 02 0004 8000 4000",
 			Params{CRC: true, Rev: 2, PeerToPeer: true, IRD: 4, PeerIRD: 0, PeerORD: 0}, CodeRTR, nil},
@@ -294,6 +367,14 @@ func TestRecvReply(t *testing.T) {
 		{"MPA-22 nobody asks", Config{ClientServer: true, NoCRC: true}, "10 02 0004 0000 0000",
 			Params{Rev: 2, PeerIRD: 0, PeerORD: 0}, 0, nil},
 		{"IOP-37 echoed Res bits switch nothing on", Config{ClientServer: true}, "5f 02 0004 0000 0000",
+			Params{CRC: true, Rev: 2, PeerIRD: 0, PeerORD: 0}, 0, nil},
+		{"MPA-20 MPA-21 M=1 answered: markers out", Config{ClientServer: true}, "d0 02 0004 0000 0000",
+			Params{CRC: true, MarkersOut: true, Rev: 2, PeerIRD: 0, PeerORD: 0}, 0, nil},
+		{"MPA-20 M=1 asked, M=0 answered: markers in", Config{ClientServer: true, Markers: true}, "50 02 0004 0000 0000",
+			Params{CRC: true, MarkersIn: true, Rev: 2, PeerIRD: 0, PeerORD: 0}, 0, nil},
+		{"MPA-20 MPA-74 M=1 and large FPDUs both ways", Config{ClientServer: true, Markers: true, LargeFPDUs: true}, "d8 02 0004 0000 0000",
+			Params{CRC: true, MarkersIn: true, MarkersOut: true, LargeFPDUs: true, Rev: 2, PeerIRD: 0, PeerORD: 0}, 0, nil},
+		{"MPA-74 large FPDUs not answered", Config{ClientServer: true, LargeFPDUs: true}, "57 02 0004 0000 0000",
 			Params{CRC: true, Rev: 2, PeerIRD: 0, PeerORD: 0}, 0, nil},
 		{"MPA-74 large FPDUs when both want", Config{ClientServer: true, LargeFPDUs: true}, "58 02 0004 0000 0000",
 			Params{CRC: true, LargeFPDUs: true, Rev: 2, PeerIRD: 0, PeerORD: 0}, 0, nil},
@@ -312,7 +393,7 @@ func TestRecvReply(t *testing.T) {
 		{"MPA-35 S=1 sent, S=0 answered", base, "40 02 0000", Params{}, 0, ErrEnhanced},
 		{"MPA-35 S=1 sent, revision 1 answered", base, "50 01 0004 8008 4004", Params{}, 0, ErrEnhanced},
 		{"MPA-33 S=1 not asked for", Config{Rev1: true}, "50 02 0004 8008 4004", Params{}, 0, ErrEnhanced},
-		{"MPA-27 M=1", base, "d0 02 0004 8008 4004", Params{}, 0, ErrRefused},
+		{"MPA-27 M=1 where markers are refused", Config{RefuseMarkers: true}, "d0 02 0004 8008 4004", Params{}, 0, ErrRefused},
 		{"SEC-60 no CRC where it is required", Config{RequireCRC: true}, "10 02 0004 8008 4004", Params{}, 0, ErrRefused},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

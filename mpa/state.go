@@ -96,7 +96,10 @@ func (c *Conn) advance(next state) {
 // enterFPDU installs the parameters in both halves and opens them.
 func (c *Conn) enterFPDU(p Params) {
 	c.rx.crc = p.CRC
-	c.tx.crc, c.tx.large = p.CRC, p.LargeFPDUs
+	if p.MarkersIn {
+		c.rx.marked = &markedRx{}
+	}
+	c.tx.crc, c.tx.marks, c.tx.large = p.CRC, p.MarkersOut, p.LargeFPDUs
 	c.advance(stateFPDU)
 }
 
@@ -117,7 +120,7 @@ type counters struct {
 }
 
 // Stats counts FPDUs since the start of FPDU mode. Octets are those of whole
-// FPDUs, with length field, pad and CRC.
+// FPDUs, with length field, pad, CRC and markers.
 type Stats struct {
 	FPDUsIn, OctetsIn   uint64 // handed out by Next
 	FPDUsOut, OctetsOut uint64 // handed to the stream

@@ -13,6 +13,7 @@ import (
 type tx struct {
 	crc   bool
 	large bool
+	marks bool  // the peer asked for markers
 	err   error // sticks
 
 	pool *mempool.Pool
@@ -20,6 +21,7 @@ type tx struct {
 	data []byte       // buf's whole room
 	n    int          // octets staged
 	room int          // what the stream takes at least; refreshed when it matters
+	pos  uint64       // octets handed to the stream in FPDU mode; it may wrap
 
 	fpdus uint64    // staged
 	parts [1][]byte // for Writev
@@ -31,6 +33,9 @@ type tx struct {
 func (c *Conn) MULPDU() int {
 	if c.tx.large {
 		return MaxULPDU
+	}
+	if c.tx.marks {
+		return markedMULPDUFor(c.bs.MSS())
 	}
 	return mulpduFor(c.bs.MSS())
 }
@@ -47,7 +52,12 @@ func (c *Conn) CanWrite(n int) bool {
 	if state(c.state.Load()) != stateFPDU {
 		return false
 	}
-	need := t.n + FPDUSize(n)
+	need := t.n
+	if t.marks {
+		need += markedSize(t.pos+uint64(t.n), n)
+	} else {
+		need += FPDUSize(n)
+	}
 	if t.n == 0 || need > t.room {
 		t.room = c.bs.Room()
 	}
@@ -77,6 +87,9 @@ func (c *Conn) Write(head []byte, payload [][]byte) error {
 	}
 	if n > MaxULPDU {
 		panic(fmt.Sprintf("mpa: Write of %d octets, the maximum is %d", n, MaxULPDU))
+	}
+	if t.marks {
+		return c.writeMarked(n, head, payload)
 	}
 	size := FPDUSize(n)
 	if t.n+size > len(t.data) {
@@ -134,6 +147,7 @@ func (c *Conn) Flush() error {
 		t.err = &Error{Code: CodeClosed, Err: err}
 	} else {
 		t.room -= t.n
+		t.pos += uint64(t.n)
 		c.stats.fpdusOut.Add(t.fpdus)
 		c.stats.octetsOut.Add(uint64(t.n))
 	}

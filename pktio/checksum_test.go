@@ -1,8 +1,10 @@
 package pktio
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/hex"
+	"math/bits"
 	"math/rand/v2"
 	"testing"
 
@@ -131,10 +133,40 @@ func FuzzTCPSegment(f *testing.F) {
 		if ok && !(EthernetHeader+20 <= s.start && s.start+20 <= s.payload && s.payload <= s.end && s.end <= len(b)) {
 			t.Fatalf("%+v in %d octets", s, len(b))
 		}
-		o := Offload{NeedsCsum: true, CsumStart: 34, CsumOffset: 16}
-		o.FinishChecksum(b)
+		const start, field = 34, 16
+		o := Offload{NeedsCsum: true, CsumStart: start, CsumOffset: field}
+		before := bytes.Clone(b)
+		if o.FinishChecksum(b) {
+			require.False(t, o.NeedsCsum)
+			require.Equal(t, ^slowSum(before[start:]), binary.BigEndian.Uint16(b[start+field:]), "the sum over what was there")
+			copy(b[start+field:], before[start+field:][:2])
+		}
+		require.Equal(t, before, b, "nothing but the checksum has changed")
+
 		faults := Faults{CorruptAnywhere: len(b)%2 == 0, FixChecksum: len(b)%3 == 0}
-		faults.flip(b, &o, rand.New(rand.NewPCG(1, uint64(len(b)))))
+		hit := faults.flip(b, &Offload{}, rand.New(rand.NewPCG(1, uint64(len(b)))))
+		var at []int
+		for i := range b {
+			if b[i] != before[i] && !(ok && faults.FixChecksum && (i == s.start+field || i == s.start+field+1)) {
+				at = append(at, i)
+			}
+		}
+		switch {
+		case !hit:
+			require.Equal(t, before, b)
+		case len(at) == 0: // it hit the checksum itself, or a twin of it that was made good
+			require.True(t, faults.CorruptAnywhere && ok && faults.FixChecksum)
+		default:
+			require.Len(t, at, 1)
+			require.Equal(t, 1, bits.OnesCount8(b[at[0]]^before[at[0]]), "one bit")
+			if !faults.CorruptAnywhere {
+				require.True(t, ok && at[0] >= s.payload && at[0] < s.end, "outside of the payload")
+			}
+			if ok && faults.FixChecksum && at[0] >= s.start && at[0] < s.end {
+				was, now := slowSum(before[s.start:s.end]), slowSum(b[s.start:s.end])
+				require.Equal(t, was%0xffff, now%0xffff, "the sum over the segment is what it was")
+			}
+		}
 	})
 }
 

@@ -79,7 +79,7 @@ func (f *Faults) holds() bool {
 func (f *Faults) active() bool { return f.Loss > 0 || f.Duplicate > 0 || f.holds() }
 
 // flip flips one bit of frame and treats its checksum as FixChecksum demands. It returns false, with nothing
-// changed, if no octet may be hit.
+// changed but a checksum finished, if no octet may be hit.
 func (f *Faults) flip(frame []byte, o *Offload, r *rand.Rand) bool {
 	seg, tcp := tcpSegment(frame)
 	from, to := 0, len(frame)
@@ -99,6 +99,11 @@ func (f *Faults) flip(frame []byte, o *Offload, r *rand.Rand) bool {
 	if !f.FixChecksum {
 		// A checksum left to the link would be computed over the damage and hide it. Finish it over what was meant.
 		if o.NeedsCsum && !o.FinishChecksum(frame) {
+			return false
+		}
+		// One finished sum in 65536 is by chance that of the pseudo header: a receiver that has to guess would
+		// still take it for one left to the link.
+		if unfinished(frame, len(frame)).NeedsCsum {
 			return false
 		}
 		o.CsumValid = false

@@ -1,6 +1,7 @@
 package pktio
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
 	"slices"
@@ -92,6 +93,8 @@ func TestFaultyCorruptsNothingItMayNot(t *testing.T) {
 		tcpFrame(t, nil, tcpOpts{}),
 		tcpFrame(t, pattern(10), tcpOpts{}),
 		broken,
+		looksUnfinished(t, tcpOpts{}),
+		looksUnfinished(t, tcpOpts{v6: true}),
 	} {
 		before := octets(&f)
 		_, err := y.Send([]Frame{f})
@@ -103,6 +106,21 @@ func TestFaultyCorruptsNothingItMayNot(t *testing.T) {
 	_, err := y.Send([]Frame{tcpFrame(t, pattern(11), tcpOpts{})})
 	require.NoError(t, err)
 	require.EqualValues(t, 1, y.Stats().Corrupted)
+}
+
+// looksUnfinished returns a whole frame whose checksum is by chance the sum over the pseudo header: damage to it
+// would go unnoticed where a receiver has to guess whether a checksum was left to the link.
+func looksUnfinished(t *testing.T, o tcpOpts) Frame {
+	for word := range 1 << 16 {
+		payload := pattern(20)
+		binary.BigEndian.PutUint16(payload, uint16(word))
+		if f := tcpFrame(t, payload, o); unfinished(f.Data[0], f.Len()).NeedsCsum {
+			require.True(t, tcpOK(&f))
+			return f
+		}
+	}
+	require.Fail(t, "no such frame")
+	return Frame{}
 }
 
 func TestFaultyCorruptsAnywhere(t *testing.T) {

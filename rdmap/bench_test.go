@@ -49,7 +49,7 @@ func (k *bench) run(n int) {
 			if err != nil {
 				panic(err)
 			}
-			if p.Sent && k.op.Kind != Read {
+			if p.Sent && !k.op.Kind.answered() {
 				completed++
 			}
 			if !ok || p.Blocked {
@@ -80,7 +80,7 @@ func (k *bench) run(n int) {
 				if err != nil {
 					panic(err)
 				}
-				if p.Sent && k.op.Kind != Read {
+				if p.Sent && !k.op.Kind.answered() {
 					completed++
 				}
 				if p.Blocked || !p.More && !p.Sent {
@@ -92,11 +92,15 @@ func (k *bench) run(n int) {
 }
 
 func TestNoAllocation(t *testing.T) {
-	for _, kind := range []Kind{Send, Write, Read} {
-		for _, size := range []int{0, 64, 4096, 200000} {
+	for kind := Send; kind <= CompareSwap; kind++ {
+		for _, size := range []int{0, 8, 64, 4096, 200000} {
+			if size != 8 && (kind == Immediate || kind.atomic()) {
+				continue
+			}
 			t.Run(fmt.Sprintf("kind %d %d octets", kind, size), func(t *testing.T) {
 				k := newBench(t, kind, max(size, 1))
 				k.op.SGL[0].Len = uint32(size)
+				k.op.WithImm = kind == Write
 				k.run(20)
 				n := 10
 				if size > 100000 {
@@ -109,6 +113,17 @@ func TestNoAllocation(t *testing.T) {
 }
 
 func BenchmarkRDMA(b *testing.B) {
+	for _, c := range []struct {
+		name string
+		kind Kind
+	}{{"Immediate", Immediate}, {"FetchAdd", FetchAdd}, {"CompareSwap", CompareSwap}} {
+		b.Run(c.name, func(b *testing.B) {
+			k := newBench(b, c.kind, 8)
+			b.ReportAllocs()
+			b.ResetTimer()
+			k.run(b.N)
+		})
+	}
 	for _, c := range []struct {
 		name string
 		kind Kind

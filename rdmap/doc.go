@@ -1,6 +1,7 @@
 // Package rdmap is the RDMA protocol of RFC 5040 over the DDP messages of
 // package ddp: Send, RDMA Write and RDMA Read, their order, and the Terminate
-// message that ends a stream in error.
+// message that ends a stream in error. It has the Immediate Data and the atomic
+// operations of RFC 7306, too.
 //
 // # Two halves
 //
@@ -12,14 +13,14 @@
 // goroutine or looks at a clock.
 //
 // The halves share a few small things, all bounded: the ring of inbound Read
-// Requests (receive to send, IRD deep), the ring of outstanding reads (send to
-// receive, ORD deep), the gate that holds a responder back until the first FPDU
+// and Atomic Requests (receive to send, IRD deep), the ring of outstanding ones
+// (send to receive, ORD deep), the gate that holds a responder back until the first FPDU
 // has come, the Terminate that is due, and the table of regions.
 //
 // # Sending
 //
 // Submit takes one operation, Pump moves it and whatever else is due (responses
-// to the peer's reads, a Terminate) into MPA while there is room, Flush hands
+// to the peer's requests, a Terminate) into MPA while there is room, Flush hands
 // the batch to TCP:
 //
 //	for {
@@ -53,8 +54,14 @@
 // RecvDone event or an error. Memory itself is named by STag and looked up in
 // the table for each segment, so that deregistering it is safe at any time.
 //
-// # Limitations
+// # Atomic operations
 //
-// Immediate Data and atomic operations (RFC 7306) are not implemented: they are
-// answered with Terminate 0/2/06, as the RFC lets an implementation do.
+// The peer's are carried out by the send half when their answer is written, in
+// the order of all requests. Each is one step towards every other atomic
+// operation on that memory, through whatever stream, and towards 64-bit accesses
+// of the host with package sync/atomic; towards plain accesses it is not. The
+// address has to be a multiple of eight.
+//
+// Immediate Data uses up a receive buffer and leaves it as it is: it tells that
+// the Write before it has been placed.
 package rdmap

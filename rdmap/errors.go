@@ -49,9 +49,13 @@ var ErrStopped = errors.New("rdmap: stream has ended")
 // Causes of a [LocalError].
 var (
 	ErrTooLong  = errors.New("message longer than 2^32-1 octets")
-	ErrNoReads  = errors.New("the connection allows no outgoing reads")
+	ErrNoReads  = errors.New("the connection allows no outgoing reads and atomic operations")
 	ErrReadSink = errors.New("a read takes one scatter/gather element")
 	ErrKind     = errors.New("unknown kind of operation")
+	// ErrAtomicSink: the original value needs a place.
+	ErrAtomicSink = errors.New("an atomic operation takes one scatter/gather element of 8 octets")
+	// ErrOff: see [Config].
+	ErrOff = errors.New("this kind of operation is turned off on the connection")
 )
 
 // Error is a failure of the RDMAP layer with the numbers a Terminate carries

@@ -26,6 +26,8 @@ func FuzzReceive(f *testing.F) {
 	}
 	f.Add(all, uint8(7), true, false)
 	f.Add(append(unhex(f, vecWriteRTR), unhex(f, vecResponse)...), uint8(1), false, false)
+	f.Add(append(unhex(f, vecResponse), fpdu(atomicResp(1, 0, 9))...), uint8(1), true, true)
+	f.Add(append(unhex(f, vecFetchAdd), fpdu(atomicReq(2, codeCompareSwap, 2, 0x12345678, base+8, 1, 2, 3, 4))...), uint8(1), false, false)
 	f.Add(append(fpdu(untaggedSeg(0x01, 0x43, 0, 0, 1, 0, 1)), fpdu(untaggedSeg(0x41, 0x43, 0, 0, 1, 1, 2))...), uint8(2), true, false)
 	pool := newPool(f)
 	f.Fuzz(func(t *testing.T, b []byte, chunk uint8, crc, initiator bool) {
@@ -44,6 +46,7 @@ func FuzzReceive(f *testing.F) {
 		e.recvs = []RecvBuf{{ID: 1, SGL: []SGE{k.recv.sge(0, 16)}}, {ID: 2, SGL: []SGE{k.recv.sge(0, 3), k.recv.sge(3, 13)}}}
 		e.post(
 			&Op{Kind: Read, ID: 3, RemoteSTag: 0x12345678, RemoteTO: base, SGL: []SGE{sink.sge(0, 16)}},
+			&Op{Kind: FetchAdd, ID: 5, RemoteSTag: 1, SGL: []SGE{sink.sge(8, 8)}},
 			&Op{Kind: Send, ID: 4, Fence: true},
 		)
 		settle(e) // an initiator's read is on the wire before the octets come

@@ -25,7 +25,10 @@ const (
 	opSendSE       opcode = 0x5
 	opSendSEInv    opcode = 0x6
 	opTerminate    opcode = 0x7
-	// 0x8 to 0xb are those of RFC 7306, which is not implemented.
+	opImmediate    opcode = 0x8
+	opImmediateSE  opcode = 0x9
+	opAtomic       opcode = 0xa // request
+	opAtomicAnswer opcode = 0xb // response
 )
 
 // version is RV, as MPA revisions 1 and 2 select it.
@@ -44,7 +47,11 @@ func versionOf(b byte) uint8 { return b >> 6 }
 
 func opcodeOf(b byte) opcode { return opcode(b & maskOpcode) }
 
-func (o opcode) solicited() bool { return o == opSendSE || o == opSendSEInv }
+func (o opcode) solicited() bool {
+	return o == opSendSE || o == opSendSEInv || o == opImmediateSE
+}
+
+func (o opcode) immediate() bool { return o == opImmediate || o == opImmediateSE }
 
 func (o opcode) invalidates() bool { return o == opSendInv || o == opSendSEInv }
 
@@ -58,6 +65,13 @@ func sendOpcode(solicited, invalidate bool) opcode {
 		return opSendInv
 	}
 	return opSend
+}
+
+func immediateOpcode(solicited bool) opcode {
+	if solicited {
+		return opImmediateSE
+	}
+	return opImmediate
 }
 
 // requestLen is the size of a Read Request header.

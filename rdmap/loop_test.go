@@ -46,6 +46,8 @@ func TestMixedTraffic(t *testing.T) {
 				require.Positive(t, st.SendsIn)
 				require.Positive(t, st.WritesIn)
 				require.Positive(t, st.ResponsesIn)
+				require.Positive(t, st.ImmediatesIn)
+				require.Positive(t, st.AtomicResponsesIn)
 				if c.buffer <= 4<<10 {
 					require.Positive(t, e.blocks, "the flow was never blocked")
 				}
@@ -119,6 +121,8 @@ type side struct {
 	recvd  atomic.Int64
 	reads  atomic.Int64
 	failed chan error
+	onRead func(*Event) // if set: hears of each ReadDone
+	onRecv func()       // and of each RecvDone
 }
 
 func newSide(e *end, next func() *Op, buf func() RecvBuf) *side {
@@ -154,9 +158,15 @@ func (s *side) run(wg *sync.WaitGroup, stop <-chan struct{}) {
 			case ev.Kind == NeedRecv:
 				s.e.Give(s.buf())
 			case ev.Kind == RecvDone:
+				if s.onRecv != nil {
+					s.onRecv()
+				}
 				s.recvd.Add(1)
 			case ev.Kind == ReadDone:
 				s.reads.Add(1)
+				if s.onRead != nil {
+					s.onRead(&ev)
+				}
 			}
 			if ev.KickTx {
 				poke(s.kick)
@@ -167,6 +177,9 @@ func (s *side) run(wg *sync.WaitGroup, stop <-chan struct{}) {
 		defer wg.Done()
 		op := s.next()
 		for {
+			if op == nil {
+				op = s.next()
+			}
 			p, err := s.e.Pump()
 			if err != nil {
 				if s.e.TerminateSent() || s.e.due.Load() == &s.e.none {
@@ -238,7 +251,7 @@ func TestConcurrentHalves(t *testing.T) {
 				}
 			}
 			return true
-		}, 15*time.Second, 5*time.Millisecond)
+		}, 8*time.Minute, 5*time.Millisecond)
 		close(stop)
 		wg.Wait()
 		for _, s := range sides {

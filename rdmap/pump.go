@@ -8,7 +8,7 @@ import (
 )
 
 // Pump moves into MPA what is due, while there is room: a Terminate, the RTR
-// message, responses to the peer's reads and the operation submitted. A
+// message, responses to the peer's requests and the operation submitted. A
 // responder is held back until the first FPDU has come. After maxTurn octets it
 // returns with Turn, in the middle of a message too. Call Flush at the end of a
 // batch.
@@ -96,15 +96,25 @@ func (s *Stream) startNext() bool {
 	t.offered = false
 	switch {
 	case in != nil && t.burst < maxBurst:
-		q := readRequest(in.body[:])
-		s.ddp.StartTagged(opReadResponse.octet(), q.sinkSTag(), q.sinkTO(), q.size())
-		t.now, t.answer = msgResponse, in
+		s.startResponse(in)
 	case t.op != nil && (t.nudged || !s.await.Load()):
 		s.startOp()
 	default:
 		return false
 	}
 	return true
+}
+
+// startResponse begins the answer to a request of the peer.
+func (s *Stream) startResponse(in *request) {
+	t := &s.tx
+	t.now, t.answer = msgResponse, in
+	if in.atomic() {
+		s.ddp.StartUntagged(ddp.QNAtomic, opAtomicAnswer.octet(), 0, atomicAnswerLen)
+		return
+	}
+	q := readRequest(in.body[:])
+	s.ddp.StartTagged(opReadResponse.octet(), q.sinkSTag(), q.sinkTO(), q.size())
 }
 
 // startOp begins the message of the operation.
@@ -122,9 +132,16 @@ func (s *Stream) startOp() {
 	case Write:
 		s.ddp.StartTagged(opWrite.octet(), op.RemoteSTag, op.RemoteTO, t.size)
 	case Read:
+		t.size = requestLen
 		q := readRequest(t.body[:requestLen])
 		q.put(t.sink.sinkSTag, t.sink.sinkTO, t.sink.size, op.RemoteSTag, op.RemoteTO)
 		s.ddp.StartUntagged(ddp.QNRequest, opReadRequest.octet(), 0, requestLen)
+	case FetchAdd, CompareSwap:
+		t.size = atomicLen
+		atomicRequest(t.body[:atomicLen]).put(op, t.sink.ident)
+		s.ddp.StartUntagged(ddp.QNRequest, opAtomic.octet(), 0, atomicLen)
+	case Immediate:
+		s.startImmediate(op)
 	}
 }
 
@@ -188,8 +205,11 @@ func (s *Stream) payload(n int) ([][]byte, error) {
 	t := &s.tx
 	switch t.now {
 	case msgResponse:
+		if t.answer.atomic() {
+			return s.execute(t.answer)
+		}
 		return s.source(t.answer, n)
-	case msgTerminate:
+	case msgTerminate, msgTail:
 		t.parts[0] = t.body[:t.size]
 		return t.parts[:], nil
 	case msgNudge:
@@ -204,9 +224,11 @@ func (s *Stream) payload(n int) ([][]byte, error) {
 	}
 	op := t.op
 	switch {
-	case op.Kind == Read:
+	case op.Kind.answered():
 		s.reads.push(t.sink)
-		t.parts[0] = t.body[:requestLen]
+		t.parts[0] = t.body[:t.size]
+	case op.Kind == Immediate:
+		t.parts[0] = t.body[:t.size]
 	case op.Inline != nil:
 		at := s.ddp.Sent()
 		t.parts[0] = op.Inline[at : at+uint32(n)]
@@ -231,7 +253,11 @@ func (s *Stream) finish() (p Progress, stop bool, err error) {
 	case msgNudge:
 		s.stats.writesOut.Add(1)
 	case msgResponse:
-		s.stats.responsesOut.Add(1)
+		if t.answer.atomic() {
+			s.stats.atomicResponsesOut.Add(1)
+		} else {
+			s.stats.responsesOut.Add(1)
+		}
 		t.answer = nil
 		t.burst++
 		s.inbound.pop()
@@ -242,20 +268,34 @@ func (s *Stream) finish() (p Progress, stop bool, err error) {
 		s.stats.terminatesOut.Add(1)
 		s.sent.Store(true)
 		return Progress{}, true, nil
-	case msgOp:
-		switch t.op.Kind {
-		case Send:
-			s.stats.sendsOut.Add(1)
-		case Write:
-			s.stats.writesOut.Add(1)
-		case Read:
-			s.stats.readsOut.Add(1)
+	case msgOp, msgTail:
+		s.countOp(was)
+		if t.op.WithImm && t.op.Kind == Write && was == msgOp {
+			s.startImmediate(t.op)
+			t.now = msgTail
+			break
 		}
 		p = Progress{Sent: true, SentID: t.op.ID, WantOp: true, More: s.inbound.len() > 0}
 		t.op, t.burst = nil, 0
 		return p, true, nil
 	}
 	return Progress{}, false, nil
+}
+
+// countOp counts the message of the operation that has been sent.
+func (s *Stream) countOp(was message) {
+	switch k := s.tx.op.Kind; {
+	case k == Immediate || was == msgTail:
+		s.stats.immediatesOut.Add(1)
+	case k == Send:
+		s.stats.sendsOut.Add(1)
+	case k == Write:
+		s.stats.writesOut.Add(1)
+	case k == Read:
+		s.stats.readsOut.Add(1)
+	default:
+		s.stats.atomicsOut.Add(1)
+	}
 }
 
 // broken ends the send half because of err and makes the Terminate due.

@@ -16,6 +16,12 @@ import (
 	"github.com/softrdma/softrdma/mpa"
 )
 
+// The startup frames of both ends, revision 1 with CRC.
+const (
+	mpaRequest = "4d 50 41 20 49 44 20 52 65 71 20 46 72 61 6d 65 40 01 00 00"
+	mpaReply   = "4d 50 41 20 49 44 20 52 65 70 20 46 72 61 6d 65 40 01 00 00"
+)
+
 // raw is a peer that plays octets.
 type raw struct {
 	t   testing.TB
@@ -34,25 +40,49 @@ func newRaw(t testing.TB, cfg Config) (*end, *raw) {
 
 func newRawPool(t testing.TB, cfg Config, pool *mempool.Pool) (*end, *raw) {
 	t.Helper()
-	na, nb := simnet.StreamPair(1448, rawBuffer)
-	c := mpa.NewConn(na, pool)
-	r := &raw{t: t, net: nb}
-	const req, rep = "4d 50 41 20 49 44 20 52 65 71 20 46 72 61 6d 65 40 01 00 00", "4d 50 41 20 49 44 20 52 65 70 20 46 72 61 6d 65 40 01 00 00"
+	bare, r := bareConnPool(t, pool)
+	c := bare.c
 	if cfg.Initiator {
 		require.NoError(t, c.Request(mpa.Config{Rev1: true}, nil))
-		r.expectBytes(unhex(t, req))
-		r.play(unhex(t, rep))
+		r.expectBytes(unhex(t, mpaRequest))
+		r.play(unhex(t, mpaReply))
 		_, ok, err := c.RecvReply()
 		require.True(t, ok, "%v", err)
 	} else {
-		r.play(unhex(t, req))
+		r.play(unhex(t, mpaRequest))
 		_, ok, err := c.RecvRequest(mpa.Config{})
 		require.True(t, ok, "%v", err)
 		_, err = c.Accept(mpa.Config{}, nil)
 		require.NoError(t, err)
-		r.expectBytes(unhex(t, rep))
+		r.expectBytes(unhex(t, mpaReply))
 	}
-	return newEnd(t, c, na, cfg), r
+	return newEnd(t, c, bare.net, cfg), r
+}
+
+// bare is an end without RDMAP yet.
+type bare struct {
+	c   *mpa.Conn
+	net *simnet.Stream
+}
+
+// bareConn joins a connection that has done nothing yet to a raw peer.
+func bareConn(t testing.TB) (*bare, *raw) { return bareConnPool(t, newPool(t)) }
+
+func bareConnPool(t testing.TB, pool *mempool.Pool) (*bare, *raw) {
+	na, nb := simnet.StreamPair(1448, rawBuffer)
+	return &bare{mpa.NewConn(na, pool), na}, &raw{t: t, net: nb}
+}
+
+// helloArrives puts RDMAP on b and wants the Send that is there already.
+func helloArrives(t testing.TB, b *bare, cfg Config) {
+	t.Helper()
+	e := newEnd(t, b.c, b.net, cfg)
+	g := newRegion(t, e.table, 8, testPD, ddp.LocalWrite)
+	e.recvs = []RecvBuf{{ID: 3, SGL: []SGE{g.sge(0, 8)}}}
+	settle(e)
+	require.NoError(t, e.rxErr)
+	require.Equal(t, Event{Kind: RecvDone, ID: 3, Len: 5}, e.events[len(e.events)-1])
+	require.Equal(t, "hello", string(g.mem[:5]))
 }
 
 func (r *raw) play(b []byte) { require.NoError(r.t, r.net.Writev([][]byte{b})) }
@@ -138,7 +168,7 @@ func readReq(msn uint32, sink ddp.STag, sinkTO uint64, size uint32, src ddp.STag
 // headers it quotes follows the table of RFC 5040, Section 4.8.
 func termULPDU(code uint16, bad []byte) []byte {
 	b := untaggedSeg(0x41, 0x47, 0, 2, 1, 0, byte(code>>8), byte(code))
-	read := code>>8 == 0x01 && code != 0x0109
+	read := code>>8 == 0x01 && bad != nil && bad[1]&0xf == 1
 	if code>>12 == 2 || code>>8 == 0 || code == 0x1000 || bad == nil {
 		return append(b, 0, 0)
 	}

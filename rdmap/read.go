@@ -7,24 +7,38 @@ import (
 	"github.com/softrdma/softrdma/ddp"
 )
 
-// request is an inbound Read Request that waits for its response: its DDP
-// header, for a Terminate that may have to quote it, and its RDMAP header.
+// request is an inbound Read Request or Atomic Request that waits for its
+// response: its DDP header, for a Terminate that may have to quote it, and its
+// RDMAP header.
 type request struct {
 	head [ddp.UntaggedLen]byte
-	body [requestLen]byte
+	body [atomicLen]byte // a Read Request fills less of it
 }
 
-// read is a Read of ours that waits for its response.
+// atomic tells an Atomic Request from a Read Request.
+func (in *request) atomic() bool { return opcodeOf(ddp.Header(in.head[:]).ULP()) == opAtomic }
+
+// bodyLen returns how much of the body is in use.
+func (in *request) bodyLen() int {
+	if in.atomic() {
+		return atomicLen
+	}
+	return requestLen
+}
+
+// read is a Read or an atomic operation of ours that waits for its response.
 type read struct {
 	id       uint64
 	sinkTO   uint64
 	sinkSTag ddp.STag
 	size     uint32
 	hidden   bool // the RTR message: no operation completes by it
+	atomic   bool
+	ident    uint32 // atomic: the Request Identifier
 }
 
-// ResponseError is found in the error chain when the answer to a read of ours
-// is at fault.
+// ResponseError is found in the error chain when the answer to a read or an
+// atomic operation of ours is at fault.
 type ResponseError struct {
 	ID  uint64 // of the Op
 	Err error  // the cause; may be nil
@@ -33,9 +47,9 @@ type ResponseError struct {
 // Error describes the failure.
 func (e *ResponseError) Error() string {
 	if e.Err == nil {
-		return fmt.Sprintf("wrong response to read %d", e.ID)
+		return fmt.Sprintf("wrong response to operation %d", e.ID)
 	}
-	return fmt.Sprintf("response to read %d: %v", e.ID, e.Err)
+	return fmt.Sprintf("response to operation %d: %v", e.ID, e.Err)
 }
 
 // Unwrap returns the cause.
@@ -87,7 +101,7 @@ func (s *Stream) slotFor(q readRequest) bool {
 func (s *Stream) response(g *ddp.Segment) (Event, error) {
 	r := &s.rx
 	rd := s.reads.front()
-	if rd == nil || r.within(opWrite) {
+	if rd == nil || rd.atomic || r.within(opWrite) {
 		return Event{}, s.fail(g, TypeOperation, CodeOpcode, nil)
 	}
 	n := uint64(g.PayloadLen())
@@ -139,7 +153,7 @@ func (s *Stream) checkSource(in *request) error {
 	if n == 0 {
 		return nil
 	}
-	mem, err := s.cfg.Table.Check(q.sourceSTag(), s.cfg.PD, q.sourceTO(), n, ddp.RemoteRead)
+	mem, err := s.cfg.Table.Check(q.sourceSTag(), s.cfg.id(), q.sourceTO(), n, ddp.RemoteRead)
 	if err != nil {
 		return in.refused(err, 0)
 	}
@@ -159,7 +173,7 @@ func (s *Stream) source(in *request, n int) ([][]byte, error) {
 	}
 	q := readRequest(in.body[:])
 	sent := s.ddp.Sent()
-	mem, err := s.cfg.Table.Check(q.sourceSTag(), s.cfg.PD, q.sourceTO()+uint64(sent), uint64(n), ddp.RemoteRead)
+	mem, err := s.cfg.Table.Check(q.sourceSTag(), s.cfg.id(), q.sourceTO()+uint64(sent), uint64(n), ddp.RemoteRead)
 	if err != nil {
 		return nil, in.refused(err, sent)
 	}
@@ -168,19 +182,26 @@ func (s *Stream) source(in *request, n int) ([][]byte, error) {
 	return t.parts[:], nil
 }
 
-// refused is the error for a source that cannot be read, after sent octets.
+// refused is the error for memory that the request may not reach, after sent
+// octets of a read.
 func (in *request) refused(err error, sent uint32) error {
 	var f *ddp.Fault
 	code := uint8(CodeSTag)
 	if errors.As(err, &f) {
 		code = readCode(f.Kind)
 	}
-	e := &Error{
-		Type: TypeProtection, Code: code, Err: err,
-		Header:     append([]byte(nil), in.head[:]...),
-		ReadHeader: append([]byte(nil), in.body[:]...),
-		SegLen:     len(in.head) + len(in.body),
+	e := in.fault(TypeProtection, code, err)
+	if !in.atomic() {
+		e.ReadHeader = append([]byte(nil), in.body[:requestLen]...)
+		readRequest(e.ReadHeader).advance(sent)
 	}
-	readRequest(e.ReadHeader).advance(sent)
 	return e
+}
+
+// fault is the error of this layer for a request.
+func (in *request) fault(typ, code uint8, cause error) *Error {
+	return &Error{
+		Type: typ, Code: code, Err: cause,
+		Header: append([]byte(nil), in.head[:]...), SegLen: len(in.head) + in.bodyLen(),
+	}
 }

@@ -40,7 +40,7 @@ func TestResponseChecks(t *testing.T) {
 		segs [][]byte
 		code uint16 // of the last segment; 0: the read completes
 	}{
-		{"RDM-21 in one segment", [][]byte{resp(true, stag, to, data[:100])}, 0},
+		{"RDM-21 RDM-35 in one segment, to a sink with no right but local write", [][]byte{resp(true, stag, to, data[:100])}, 0},
 		{"RDM-21 in two", [][]byte{first, resp(true, stag, to+40, data[40:100])}, 0},
 		{"DDP-47 with an empty last segment", [][]byte{resp(false, stag, to, data[:100]), resp(true, 0, 0, nil)}, 0},
 		{"with an empty segment inside", [][]byte{first, resp(false, 0, 0, nil), resp(true, stag, to+40, data[40:100])}, 0},
@@ -90,7 +90,7 @@ func TestResponseChecks(t *testing.T) {
 			}
 		})
 	}
-	t.Run("RDM-31 and 32 the oldest read is answered first", func(t *testing.T) {
+	t.Run("RDM-32 the oldest read is answered first", func(t *testing.T) {
 		e, peer, g := reader(t, size)
 		e.post(&Op{Kind: Read, ID: 6, RemoteSTag: 1, SGL: []SGE{g.sge(1000, 8)}})
 		settle(e)
@@ -167,7 +167,7 @@ func TestRequestChecks(t *testing.T) {
 		{"RDM-04 QN 0", mod(func(b []byte) { b[9] = 0 }), 0x1201},
 		{"RDM-04 QN 2", mod(func(b []byte) { b[9] = 2 }), 0x1201},
 		{"RDM-04 QN 3", mod(func(b []byte) { b[9] = 3 }), 0x1201},
-		{"DDP-11 MSN 2", mod(func(b []byte) { b[13] = 2 }), 0x1203},
+		{"DDP-11 DDP-40 MSN 2", mod(func(b []byte) { b[13] = 2 }), 0x1203},
 		{"RDM-16 STag before PD", readReq(1, 1, 0, math.MaxUint32, 0x33333302, math.MaxUint64), 0x0100},
 		{"RDM-16 PD before wrap", readReq(1, 1, 0, 2, 0x33333301, math.MaxUint64), 0x0103},
 		{"RDM-16 wrap before bounds and right", readReq(1, 1, 0, 2, 0x44444401, math.MaxUint64), 0x0104},
@@ -195,7 +195,7 @@ func TestRequestChecks(t *testing.T) {
 		require.Equal(t, taggedSeg(0xc1, 0x42, 0xaabbcc01, math.MaxUint64), peer.expectFPDU())
 		peer.silent()
 	})
-	t.Run("RDM-13 and 27 one response, any number of segments", func(t *testing.T) {
+	t.Run("RDM-13 RDM-27 one response, any number of segments", func(t *testing.T) {
 		k := newScene(t)
 		copy(k.s.mem, pattern(4096, 3))
 		e, peer := newRaw(t, k.config())
@@ -218,7 +218,7 @@ func TestRequestChecks(t *testing.T) {
 
 func TestInboundLimit(t *testing.T) {
 	for _, c := range []struct{ ird, held int }{{1, 1}, {2, 2}, {3, 4}, {4, 4}, {5, 8}, {16, 16}} {
-		t.Run(fmt.Sprintf("RDM-23 IRD %d holds %d requests", c.ird, c.held), func(t *testing.T) {
+		t.Run(fmt.Sprintf("DDP-40 RDM-23 IRD %d holds %d requests", c.ird, c.held), func(t *testing.T) {
 			k := newScene(t)
 			cfg := k.config()
 			cfg.IRD = c.ird
@@ -262,7 +262,7 @@ func TestInboundLimit(t *testing.T) {
 }
 
 func TestSourceGoesAway(t *testing.T) {
-	t.Run("RDM-18 and 54 deregistered in the middle of a read", func(t *testing.T) {
+	t.Run("RDM-18 RDM-54 deregistered in the middle of a read", func(t *testing.T) {
 		tab := ddp.NewTable()
 		e, peer := newRaw(t, Config{Table: tab, IRD: 1})
 		const size = 4 << 20

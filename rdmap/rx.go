@@ -26,6 +26,9 @@ type rx struct {
 
 	got uint32 // octets of the response to the oldest read
 
+	writing uint64 // octets of the Write in progress
+	wrote   uint64 // octets of the message before, if that was a Write
+
 	turn int // octets received since the last Turn
 }
 
@@ -116,6 +119,9 @@ func (s *Stream) handle(g *ddp.Segment) (Event, error) {
 		return Event{}, s.fail(g, TypeOperation, CodeVersion, nil)
 	}
 	op := opcodeOf(g.ULP())
+	if op != opWrite && !op.immediate() {
+		s.rx.wrote = 0
+	}
 	switch {
 	case op == opTerminate:
 		return Event{}, s.terminated(g)
@@ -127,6 +133,12 @@ func (s *Stream) handle(g *ddp.Segment) (Event, error) {
 		return s.request(g)
 	case op >= opSend && op <= opSendSEInv && !g.Tagged():
 		return s.send(g, op)
+	case op.immediate() && !g.Tagged() && !s.cfg.NoImmediate:
+		return s.immediate(g, op)
+	case op == opAtomic && !g.Tagged() && !s.cfg.NoAtomics:
+		return s.atomicRequest(g)
+	case op == opAtomicAnswer && !g.Tagged() && !s.cfg.NoAtomics:
+		return s.atomicResponse(g)
 	}
 	return Event{}, s.fail(g, TypeOperation, CodeOpcode, nil)
 }
@@ -150,47 +162,55 @@ func (s *Stream) write(g *ddp.Segment) error {
 		return err
 	}
 	r.tagged, r.taggedOp = !g.Last(), opWrite
+	r.writing += uint64(g.PayloadLen())
 	if g.Last() {
+		r.wrote, r.writing = r.writing, 0
 		s.stats.writesIn.Add(1)
 	}
 	return nil
 }
 
-// send places one segment of a Send. A Send cannot begin inside a Write: it
-// would be delivered before what was sent earlier.
+// send places one segment of a Send.
 func (s *Stream) send(g *ddp.Segment, op opcode) (Event, error) {
 	r := &s.rx
-	if g.QN() != ddp.QNSend {
-		return Event{}, s.ddp.Fail(g, ddp.TypeUntagged, ddp.CodeQN, nil)
-	}
-	first, err := s.ddp.Arrive(g)
-	if err != nil {
-		return Event{}, err
+	first := !s.ddp.Open(ddp.QNSend)
+	if ask, err := s.begin(g, op); ask || err != nil {
+		return Event{Kind: NeedRecv}, err
 	}
 	if !first {
-		if r.changed(g, op) {
-			return Event{}, s.fail(g, TypeOperation, CodeOpcode, nil)
-		}
 		return s.placeSend(g, op)
-	}
-	if r.within(opWrite) {
-		return Event{}, s.fail(g, TypeOperation, CodeOpcode, nil)
-	}
-	switch r.buf {
-	case bufRefused:
-		return Event{}, s.ddp.Fail(g, ddp.TypeUntagged, ddp.CodeNoBuffer, nil)
-	case bufGiven:
-	default:
-		r.buf = bufAsked
-		return Event{Kind: NeedRecv}, nil
 	}
 	r.ulp, r.word = g.ULP(), g.ULPWord()
 	if op.invalidates() {
-		if err := s.cfg.Table.CanInvalidate(ddp.STag(r.word), s.cfg.PD); err != nil {
+		if err := s.cfg.Table.CanInvalidate(ddp.STag(r.word), s.cfg.id()); err != nil {
 			return Event{}, s.kept(g, err)
 		}
 	}
 	return s.placeSend(g, op)
+}
+
+// begin looks at the queue of a Send or Immediate: a segment continues the
+// message in progress, or begins the next one and has a buffer then. ask tells
+// that the buffer has to be asked for. Neither kind can begin inside a Write: it
+// would be delivered before what was sent earlier.
+func (s *Stream) begin(g *ddp.Segment, op opcode) (ask bool, err error) {
+	r := &s.rx
+	if g.QN() != ddp.QNSend {
+		return false, s.ddp.Fail(g, ddp.TypeUntagged, ddp.CodeQN, nil)
+	}
+	first, err := s.ddp.Arrive(g)
+	switch {
+	case err != nil:
+		return false, err
+	case !first && r.changed(g, op), first && r.within(opWrite):
+		return false, s.fail(g, TypeOperation, CodeOpcode, nil)
+	case first && r.buf == bufRefused:
+		return false, s.ddp.Fail(g, ddp.TypeUntagged, ddp.CodeNoBuffer, nil)
+	case first && r.buf != bufGiven:
+		r.buf = bufAsked
+		return true, nil
+	}
+	return false, nil
 }
 
 // changed reports whether a later segment of a Send differs from its first one
@@ -216,7 +236,7 @@ func (s *Stream) placeSend(g *ddp.Segment, op opcode) (Event, error) {
 	}
 	e := Event{Kind: RecvDone, ID: r.id, Len: n, Solicited: op.solicited()}
 	if op.invalidates() {
-		if err := s.cfg.Table.Invalidate(ddp.STag(r.word), s.cfg.PD); err != nil {
+		if err := s.cfg.Table.Invalidate(ddp.STag(r.word), s.cfg.id()); err != nil {
 			return Event{}, s.kept(g, err)
 		}
 		e.Invalidated, e.InvSTag = true, ddp.STag(r.word)

@@ -18,7 +18,7 @@ func TestSendVariants(t *testing.T) {
 		ulp            byte
 		solicited, inv bool
 	}{{0x43, false, false}, {0x44, false, true}, {0x45, true, false}, {0x46, true, true}} {
-		t.Run(fmt.Sprintf("RDM-38 and 42 opcode octet %02x", c.ulp), func(t *testing.T) {
+		t.Run(fmt.Sprintf("DDP-04 RDM-38 RDM-40 RDM-42 opcode octet %02x", c.ulp), func(t *testing.T) {
 			tab := ddp.NewTable()
 			a, b := newPair(t, 1448, 1<<16, Config{Table: tab}, Config{Table: tab})
 			g := newRegion(t, tab, 64, testPD, remoteRights)
@@ -35,7 +35,7 @@ func TestSendVariants(t *testing.T) {
 			}
 			require.Equal(t, want, b.events[1])
 			same(t, data, buf.mem[:3000], "received")
-			_, err := tab.Check(g.stag, testPD, g.base, 1, ddp.RemoteWrite)
+			_, err := tab.Check(g.stag, ddp.StreamID{PD: testPD}, g.base, 1, ddp.RemoteWrite)
 			require.Equal(t, c.inv, err != nil)
 			if !c.inv {
 				return
@@ -177,6 +177,23 @@ func TestContinuation(t *testing.T) {
 }
 
 func TestOpcodes(t *testing.T) {
+	opcodes(t, false, "RDM-03 RDM-04 RDM-63 DDP-38")
+	opcodes(t, true, "RDM-03 RDM-71 RDM-82 DDP-38 RFC 7306 off,")
+	for _, rv := range []byte{0x00, 0x80, 0xc0} {
+		t.Run(fmt.Sprintf("RDM-01 RDM-63 RV octet %02x comes before the opcode", rv), func(t *testing.T) {
+			k := newScene(t)
+			e, peer := newRaw(t, k.config())
+			seg := untaggedSeg(0x41, rv|0xf, 0, 9, 9, 9)
+			peer.play(fpdu(seg))
+			settle(e)
+			require.Equal(t, termULPDU(0x0205, seg), peer.expectFPDU())
+		})
+	}
+}
+
+// opcodes plays every opcode in both models and on every queue, and looks for
+// the Terminate where it is wrong there. off: without RFC 7306.
+func opcodes(t *testing.T, off bool, rows string) {
 	for op := byte(0); op < 16; op++ {
 		for _, tagged := range []bool{false, true} {
 			for qn := uint32(0); qn < 4; qn++ {
@@ -195,17 +212,25 @@ func TestOpcodes(t *testing.T) {
 					known, wantQN = !tagged, 1
 				case 3, 4, 5, 6:
 					known = !tagged
+				case 8, 9:
+					known = !tagged && !off
+				case 10:
+					known, wantQN = !tagged && !off, 1
+				case 11:
+					known, wantQN = !tagged && !off, 3
 				}
 				switch {
 				case known && !tagged && qn != wantQN:
 					want = 0x1201
-				case known && op != 2:
+				case known && op != 2 && op != 11: // nothing is outstanding
 					continue // right
 				}
-				t.Run(fmt.Sprintf("RDM-03 and 04 opcode %x tagged=%v QN %d", op, tagged, qn), func(t *testing.T) {
+				t.Run(fmt.Sprintf("%s opcode %x tagged=%v QN %d", rows, op, tagged, qn), func(t *testing.T) {
 					k := newScene(t)
-					e, peer := newRaw(t, k.config())
-					peer.play(fpdu(seg)) // RDM-63: no receive is posted, which is not what is told
+					cfg := k.config()
+					cfg.NoAtomics, cfg.NoImmediate = off, off
+					e, peer := newRaw(t, cfg)
+					peer.play(fpdu(seg)) // no receive is posted, which is not what is told
 					settle(e)
 					require.Equal(t, termULPDU(want, seg), peer.expectFPDU())
 					k.untouched(t)
@@ -213,20 +238,10 @@ func TestOpcodes(t *testing.T) {
 			}
 		}
 	}
-	for _, rv := range []byte{0x00, 0x80, 0xc0} {
-		t.Run(fmt.Sprintf("RDM-01 RV octet %02x comes before the opcode", rv), func(t *testing.T) {
-			k := newScene(t)
-			e, peer := newRaw(t, k.config())
-			seg := untaggedSeg(0x41, rv|0xf, 0, 9, 9, 9)
-			peer.play(fpdu(seg))
-			settle(e)
-			require.Equal(t, termULPDU(0x0205, seg), peer.expectFPDU())
-		})
-	}
 }
 
 func TestReceiveBuffers(t *testing.T) {
-	t.Run("DDP-39 no receive posted", func(t *testing.T) {
+	t.Run("DDP-39 DDP-48 no receive posted", func(t *testing.T) {
 		e, peer := newRaw(t, Config{})
 		peer.play(unhex(t, vecSendZero))
 		settle(e)
@@ -293,7 +308,7 @@ func TestReceiveBuffers(t *testing.T) {
 }
 
 func TestEndOfStream(t *testing.T) {
-	t.Run("RDM-86 FIN between messages", func(t *testing.T) {
+	t.Run("RDM-86 RDM-87 FIN between messages", func(t *testing.T) {
 		k := newScene(t)
 		e, peer := newRaw(t, k.config())
 		peer.play(unhex(t, vecWrite8))
@@ -337,7 +352,7 @@ func TestEndOfStream(t *testing.T) {
 		require.Equal(t, mpa.CodeClosed, link.Code)
 		peer.silent()
 	})
-	t.Run("RDM-60 and 88 no Terminate on a dead connection", func(t *testing.T) {
+	t.Run("RDM-60 RDM-88 no Terminate on a dead connection", func(t *testing.T) {
 		e, peer := newRaw(t, Config{Initiator: true})
 		peer.net.Abort()
 		settle(e)

@@ -11,8 +11,9 @@ import (
 type Config struct {
 	Table *ddp.Table // regions of the device
 	PD    ddp.PD     // the stream's protection domain
-	// IRD and ORD are the agreed depths: reads the peer may have outstanding
-	// here, and we there.
+	QP    uint32     // number of its queue pair, which memory windows are bound to
+	// IRD and ORD are the agreed depths: reads and atomic operations the peer may
+	// have outstanding here, and we there.
 	IRD, ORD int
 	// Initiator tells that this end sent the MPA Request.
 	Initiator bool
@@ -22,7 +23,12 @@ type Config struct {
 	// responder takes an empty Read as the first message even with IRD 0, as
 	// peers of MPA revision 1 may send one unasked.
 	PeerToPeer bool
+	// NoAtomics and NoImmediate turn those parts of RFC 7306 off, both ways.
+	NoAtomics, NoImmediate bool
 }
+
+// id is what the table knows the stream by.
+func (c *Config) id() ddp.StreamID { return ddp.StreamID{PD: c.PD, QP: c.QP} }
 
 // Stream is RDMAP on one connection.
 //
@@ -55,7 +61,7 @@ func NewStream(c *mpa.Conn, cfg Config) *Stream {
 	if cfg.IRD < 0 || cfg.ORD < 0 {
 		panic("rdmap: negative IRD or ORD")
 	}
-	s := &Stream{cfg: cfg, conn: c, ddp: ddp.NewStream(c, cfg.Table, cfg.PD)}
+	s := &Stream{cfg: cfg, conn: c, ddp: ddp.NewStream(c, cfg.Table, cfg.id())}
 	s.inbound = newRing[request](cfg.IRD)
 	s.reads = newRing[read](cfg.ORD)
 	s.tx.ord = cfg.ORD
@@ -83,7 +89,7 @@ func (s *Stream) Nudge() {
 	}
 }
 
-// IRD returns how many reads of the peer are held at most.
+// IRD returns how many reads and atomic operations of the peer are held at most.
 func (s *Stream) IRD() int {
 	if s.cfg.IRD == 0 {
 		return 0
@@ -91,7 +97,7 @@ func (s *Stream) IRD() int {
 	return len(s.inbound.slots)
 }
 
-// OutstandingReads returns how many reads of ours are not answered yet.
+// OutstandingReads returns how many reads and atomic operations of ours are not answered yet.
 func (s *Stream) OutstandingReads() int { return s.reads.len() }
 
 // Terminate ends the stream because of err: it chooses the Terminate message
@@ -116,17 +122,21 @@ func (s *Stream) TerminateSent() bool { return s.sent.Load() }
 
 // counters are what Stats reads. Each is written by one half only.
 type counters struct {
-	sendsOut, writesOut, readsOut, responsesOut atomic.Uint64
-	sendsIn, writesIn, requestsIn, responsesIn  atomic.Uint64
-	terminatesOut, terminatesIn                 atomic.Uint64
+	sendsOut, writesOut, readsOut, responsesOut   atomic.Uint64
+	sendsIn, writesIn, requestsIn, responsesIn    atomic.Uint64
+	immediatesOut, atomicsOut, atomicResponsesOut atomic.Uint64
+	immediatesIn, atomicsIn, atomicResponsesIn    atomic.Uint64
+	terminatesOut, terminatesIn                   atomic.Uint64
 }
 
 // Stats counts whole messages by kind.
 type Stats struct {
-	SendsOut, WritesOut, ReadsOut, ResponsesOut uint64
-	SendsIn, WritesIn, RequestsIn, ResponsesIn  uint64
-	TerminatesOut, TerminatesIn                 uint64
-	DDP                                         ddp.Stats
+	SendsOut, WritesOut, ReadsOut, ResponsesOut   uint64
+	SendsIn, WritesIn, RequestsIn, ResponsesIn    uint64
+	ImmediatesOut, AtomicsOut, AtomicResponsesOut uint64
+	ImmediatesIn, AtomicsIn, AtomicResponsesIn    uint64
+	TerminatesOut, TerminatesIn                   uint64
+	DDP                                           ddp.Stats
 }
 
 // Stats returns the counters. Any goroutine may call it.
@@ -137,6 +147,9 @@ func (s *Stream) Stats() Stats {
 		ReadsOut: c.readsOut.Load(), ResponsesOut: c.responsesOut.Load(),
 		SendsIn: c.sendsIn.Load(), WritesIn: c.writesIn.Load(),
 		RequestsIn: c.requestsIn.Load(), ResponsesIn: c.responsesIn.Load(),
+		ImmediatesOut: c.immediatesOut.Load(), ImmediatesIn: c.immediatesIn.Load(),
+		AtomicsOut: c.atomicsOut.Load(), AtomicsIn: c.atomicsIn.Load(),
+		AtomicResponsesOut: c.atomicResponsesOut.Load(), AtomicResponsesIn: c.atomicResponsesIn.Load(),
 		TerminatesOut: c.terminatesOut.Load(), TerminatesIn: c.terminatesIn.Load(),
 		DDP: s.ddp.Stats(),
 	}

@@ -73,7 +73,7 @@ func TestParseTerminate(t *testing.T) {
 				require.Equal(t, got, ParseTerminate(got.append(nil)))
 			}
 		})
-		t.Run(c.name+", received", func(t *testing.T) {
+		t.Run("RDM-57 RDM-58 "+c.name+", received", func(t *testing.T) {
 			e, peer := newRaw(t, Config{IRD: 1, ORD: 1})
 			e.post(&Op{Kind: Send, ID: 1})
 			peer.play(fpdu(untaggedSeg(0x41, 0x47, 0, 2, 1, 0, c.in...)))
@@ -82,7 +82,7 @@ func TestParseTerminate(t *testing.T) {
 			require.ErrorAs(t, e.rxErr, &pe)
 			require.Equal(t, c.want, pe.Terminate)
 			settle(e)
-			peer.silent() // RDM-57 and 58: no answer, nothing else either
+			peer.silent() // no answer, nothing else either
 			require.Empty(t, e.sent)
 			require.False(t, e.TerminateSent())
 			e.Terminate(&Error{Type: TypeOperation, Code: CodeCatastrophic})

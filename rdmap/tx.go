@@ -8,7 +8,7 @@ import (
 // tx is the send half of a Stream.
 type tx struct {
 	err error // sticks: the connection no longer takes anything
-	ord int   // reads that may be outstanding
+	ord int   // reads and atomic operations that may be outstanding
 
 	now     message     // what the DDP message in progress is
 	rtr     mpa.RTRKind // due before anything else
@@ -22,7 +22,8 @@ type tx struct {
 	op     *Op        // submitted, until sent
 	size   uint32     // octets of its message
 	cursor ddp.Cursor // in its SGL
-	sink   read       // of its Read
+	sink   read       // of its Read or atomic operation
+	ident  uint32     // of the next atomic operation
 
 	body  [maxTermLen]byte // payload of our own making
 	parts [1][]byte        // for a payload in one piece
@@ -34,6 +35,7 @@ type message uint8
 const (
 	nothing message = iota
 	msgOp
+	msgTail // the Immediate behind a Write
 	msgRTR
 	msgNudge
 	msgResponse
@@ -47,7 +49,7 @@ const maxBurst = 4
 // for the STag, as some hardware dislikes that.
 const rtrSTag = ddp.STag(1)
 
-// ORD returns how many reads may be outstanding.
+// ORD returns how many reads and atomic operations may be outstanding.
 func (s *Stream) ORD() int { return s.tx.ord }
 
 // LowerORD sets ORD to n if that is less. It cannot be raised again.
@@ -66,9 +68,9 @@ func (s *Stream) Submit(op *Op) (ok bool, err error) {
 		return false, ErrStopped
 	case t.op != nil:
 		return false, nil
-	case op.Kind == Read && t.ord == 0:
+	case op.Kind.answered() && t.ord == 0:
 		err = ErrNoReads
-	case op.Fence && s.reads.longer(0), op.Kind == Read && s.reads.longer(t.spareReads()):
+	case op.Fence && s.reads.longer(0), op.Kind.answered() && s.reads.longer(t.spareReads()):
 		return false, nil
 	default:
 		err = s.prepare(op)
@@ -94,11 +96,16 @@ func (t *tx) spareReads() int {
 // prepare checks what an operation says of its own memory.
 func (s *Stream) prepare(op *Op) error {
 	t := &s.tx
-	switch op.Kind {
-	case Read:
+	switch {
+	case op.Kind.atomic() && s.cfg.NoAtomics, (op.Kind == Immediate || op.WithImm) && s.cfg.NoImmediate:
+		return ErrOff
+	case op.Kind == Read:
 		return s.prepareRead(op)
-	case Send, Write:
-	default:
+	case op.Kind.atomic():
+		return s.prepareAtomic(op)
+	case op.Kind == Immediate:
+		return nil
+	case op.Kind != Send && op.Kind != Write:
 		return ErrKind
 	}
 	size := uint64(len(op.Inline))

@@ -116,7 +116,7 @@ func TestLocalErrors(t *testing.T) {
 		{"a read with inline data", Op{Kind: Read, Inline: []byte{1}}, 0, ErrReadSink},
 		{"DDP-25 a Write that wraps", Op{Kind: Write, RemoteTO: math.MaxUint64 - 3, Inline: make([]byte, 8)}, ddp.FaultWrap, nil},
 		{"no kind", Op{}, 0, ErrKind},
-		{"a kind of the future", Op{Kind: Read + 1}, 0, ErrKind},
+		{"a kind of the future", Op{Kind: CompareSwap + 1}, 0, ErrKind},
 		{"SEC-35 a huge element", Op{Kind: Send, SGL: []SGE{huge}}, ddp.FaultBounds, nil},
 	}
 	for _, c := range cases {
@@ -164,7 +164,7 @@ func TestLocalErrors(t *testing.T) {
 		_, err = e.Submit(&Op{Kind: Write, SGL: []SGE{half, half}})
 		require.ErrorIs(t, err, ErrTooLong)
 	})
-	t.Run("RDM-55 and 56 a region that goes away in the middle of a Send", func(t *testing.T) {
+	t.Run("RDM-55 RDM-56 a region that goes away in the middle of a Send", func(t *testing.T) {
 		tab := ddp.NewTable()
 		g := newRegion(t, tab, 4<<20, testPD, 0)
 		e, peer := newRaw(t, Config{Initiator: true, Table: tab})
@@ -271,7 +271,7 @@ func TestSubmitOneAtATime(t *testing.T) {
 }
 
 func TestTerminateBetweenSegments(t *testing.T) {
-	t.Run("RDM-56 and DDP-51 the receive half fails while a message is on its way", func(t *testing.T) {
+	t.Run("RDM-56 DDP-51 the receive half fails while a message is on its way", func(t *testing.T) {
 		k := newScene(t)
 		e, peer := newRaw(t, k.config())
 		g := newRegion(t, k.table, 4<<20, testPD, 0)

@@ -146,26 +146,34 @@ func TestVectorsIn(t *testing.T) {
 		name, hex string
 		term      uint16
 		events    []Event
+		off       bool // RFC 7306
 	}{
-		{"SEND-HELLO", vecSendHello, 0, []Event{{Kind: RecvDone, ID: 77, Len: 5}}},
-		{"SEND-ZERO", vecSendZero, 0, []Event{{Kind: RecvDone, ID: 77}}},
-		{"WRITE-8", vecWrite8, 0, nil},
-		{"WRITE-ZERO-RTR", vecWriteRTR, 0, nil},
-		{"RREQ", vecRead, 0, []Event{{Kind: RequestQueued, KickTx: true}}},
-		{"RREQ-ZERO-RTR", vecReadRTR, 0, []Event{{Kind: RequestQueued, KickTx: true}}},
-		{"RRESP unasked", vecResponse, 0x0206, nil},
-		{"RRESP-ZERO unasked", vecResponseZero, 0x0206, nil},
-		{"SEND-SE-INV out of order", vecSendSEInv, 0x1203, nil},
-		{"RDM-71 IMM, RFC 7306 is off", vecImm, 0x0206, nil},
-		{"RDM-71 IMM-SE, RFC 7306 is off", vecImmSE, 0x0206, nil},
-		{"RDM-82 FetchAdd, RFC 7306 is off", vecFetchAdd, 0x0206, nil},
-		{"RDM-82 CmpSwap, RFC 7306 is off", vecCmpSwap, 0x0206, nil},
-		{"RDM-82 atomic response, RFC 7306 is off", vecAtomicResp, 0x0206, nil},
+		{"SEND-HELLO", vecSendHello, 0, []Event{{Kind: RecvDone, ID: 77, Len: 5}}, false},
+		{"SEND-ZERO", vecSendZero, 0, []Event{{Kind: RecvDone, ID: 77}}, false},
+		{"WRITE-8", vecWrite8, 0, nil, false},
+		{"WRITE-ZERO-RTR", vecWriteRTR, 0, nil, false},
+		{"RREQ", vecRead, 0, []Event{{Kind: RequestQueued, KickTx: true}}, false},
+		{"RREQ-ZERO-RTR", vecReadRTR, 0, []Event{{Kind: RequestQueued, KickTx: true}}, false},
+		{"RRESP unasked", vecResponse, 0x0206, nil, false},
+		{"RRESP-ZERO unasked", vecResponseZero, 0x0206, nil, false},
+		{"SEND-SE-INV out of order", vecSendSEInv, 0x1203, nil, false},
+		{"RDM-66 IMM", vecImm, 0, []Event{{Kind: RecvDone, ID: 77, Immediate: true, Imm: 0xdeadbeef}}, false},
+		{"IMM-SE out of order", vecImmSE, 0x1203, nil, false},
+		{"ATOMIC-FETCHADD", vecFetchAdd, 0, []Event{{Kind: RequestQueued, KickTx: true}}, false},
+		{"ATOMIC-CMPSWAP out of order", vecCmpSwap, 0x1203, nil, false},
+		{"ATOMIC-RESP unasked", vecAtomicResp, 0x0206, nil, false},
+		{"RDM-71 IMM, RFC 7306 is off", vecImm, 0x0206, nil, true},
+		{"RDM-71 IMM-SE, RFC 7306 is off", vecImmSE, 0x0206, nil, true},
+		{"RDM-82 FetchAdd, RFC 7306 is off", vecFetchAdd, 0x0206, nil, true},
+		{"RDM-82 CmpSwap, RFC 7306 is off", vecCmpSwap, 0x0206, nil, true},
+		{"RDM-82 atomic response, RFC 7306 is off", vecAtomicResp, 0x0206, nil, true},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			k := newScene(t)
-			e, peer := newRaw(t, k.config())
+			cfg := k.config()
+			cfg.NoAtomics, cfg.NoImmediate = c.off, c.off
+			e, peer := newRaw(t, cfg)
 			k.post(e)
 			b := unhex(t, c.hex)
 			peer.play(b)
@@ -183,6 +191,9 @@ func TestVectorsIn(t *testing.T) {
 				require.Equal(t, []byte{0, 1, 2, 3, 4, 5, 6, 7, canary}, k.s.mem[:9])
 			case "RREQ":
 				require.Len(t, peer.expectFPDU(), 14+16)
+			case "ATOMIC-FETCHADD":
+				require.Equal(t, uint64(0xa5a5a5a5a5a5a5a6), word(k.s, 0))
+				require.Len(t, peer.expectFPDU(), 18+12)
 			case "RREQ-ZERO-RTR":
 				require.Len(t, peer.expectFPDU(), 14)
 			default:
@@ -194,7 +205,7 @@ func TestVectorsIn(t *testing.T) {
 }
 
 func TestReservedBits(t *testing.T) {
-	t.Run("RDM-02 and DDP-02 noise in reserved bits changes nothing", func(t *testing.T) {
+	t.Run("RDM-02 DDP-02 noise in reserved bits changes nothing", func(t *testing.T) {
 		for _, noise := range []struct{ ddp, rdmap byte }{{0x3c, 0}, {0, 0x30}, {0x14, 0x20}} {
 			k := newScene(t)
 			e, peer := newRaw(t, k.config())

@@ -8,7 +8,7 @@ const (
 	AccessLocalWrite   Access = 1  // receives and reads may write it
 	AccessRemoteWrite  Access = 2  // peers may write it; needs AccessLocalWrite
 	AccessRemoteRead   Access = 4  // peers may read it
-	AccessRemoteAtomic Access = 8  // peers may do atomics on it; needs AccessLocalWrite
+	AccessRemoteAtomic Access = 8  // peers may do atomics on it, see [SendWR]; needs AccessLocalWrite
 	AccessMWBind       Access = 16 // memory windows may be bound to it
 	AccessZeroBased    Access = 32 // remote addresses count from 0, not from the memory's address
 

@@ -70,7 +70,8 @@ type DeviceAttr struct {
 	NodeType  NodeType
 	Transport Transport
 	AtomicCap AtomicCap
-	MTU       int // of the link, in octets; 0: unknown
+	Immediate bool // RDMA Write with Immediate
+	MTU       int  // of the link, in octets; 0: unknown
 
 	// In a Provider 0 in these means the default in brackets.
 	MaxQP               int   // queue pairs [65536]
@@ -87,7 +88,12 @@ type DeviceAttr struct {
 	MaxQPInitRdAtom     int   // reads and atomics a queue pair may have in flight, ORD [128]
 	MaxMW               int   // memory windows; 0: none
 	MaxSRQ              int   // shared receive queues; 0: none
-	MaxSRQWR, MaxSRQSGE int
+	MaxSRQWR, MaxSRQSGE int   // receives of one, and SGEs of a receive; as for a queue pair where there are any [MaxQPWR, MaxSGE]
+
+	// What all objects of the device may take together. Beyond it making one more
+	// gives syscall.ENOMEM, and the others go on.
+	MaxMRBytes    int64 // octets in memory regions [2^46, more than a host has]
+	MaxQueueBytes int64 // octets in work and completion queues [2^32, which serves 65536 queue pairs of default size]
 }
 
 // withDefaults fills the limits that were left 0.
@@ -104,8 +110,21 @@ func (a DeviceAttr) withDefaults() DeviceAttr {
 			*l.v = l.def
 		}
 	}
-	if a.MaxMRSize == 0 {
-		a.MaxMRSize = 1 << 40
+	for _, l := range []struct {
+		v   *int64
+		def int64
+	}{{&a.MaxMRSize, 1 << 40}, {&a.MaxMRBytes, 1 << 46}, {&a.MaxQueueBytes, 1 << 32}} {
+		if *l.v == 0 {
+			*l.v = l.def
+		}
+	}
+	if a.MaxSRQ > 0 {
+		if a.MaxSRQWR == 0 {
+			a.MaxSRQWR = a.MaxQPWR
+		}
+		if a.MaxSRQSGE == 0 {
+			a.MaxSRQSGE = a.MaxSGE
+		}
 	}
 	return a
 }
@@ -121,8 +140,9 @@ func (a DeviceAttr) String() string {
 		{"max_qp", a.MaxQP}, {"max_qp_wr", a.MaxQPWR}, {"max_sge", a.MaxSGE}, {"max_sge_rd", a.MaxSGERd},
 		{"max_inline_data", a.MaxInline}, {"max_cq", a.MaxCQ}, {"max_cqe", a.MaxCQE}, {"max_mr", a.MaxMR},
 		{"max_mr_size", a.MaxMRSize}, {"max_pd", a.MaxPD}, {"max_qp_rd_atom", a.MaxQPRdAtom},
-		{"max_qp_init_rd_atom", a.MaxQPInitRdAtom}, {"atomic_cap", a.AtomicCap}, {"max_mw", a.MaxMW},
+		{"max_qp_init_rd_atom", a.MaxQPInitRdAtom}, {"atomic_cap", a.AtomicCap}, {"write_with_imm", a.Immediate}, {"max_mw", a.MaxMW},
 		{"max_srq", a.MaxSRQ}, {"max_srq_wr", a.MaxSRQWR}, {"max_srq_sge", a.MaxSRQSGE},
+		{"max_mr_bytes", a.MaxMRBytes}, {"max_queue_bytes", a.MaxQueueBytes},
 	} {
 		fmt.Fprintf(&b, "%s: %v\n", l.name, l.v)
 	}

@@ -64,7 +64,7 @@ func (d *Device) CreateCQ(c CQConfig) (*CQ, error) {
 	defer d.d.life.RUnlock()
 	h, err := d.createCQ(c)
 	if err != nil {
-		return nil, &OpError{"create cq", d.d.name(), err}
+		return nil, d.d.failed("create cq", d.d.name(), err)
 	}
 	return h, nil
 }
@@ -84,8 +84,12 @@ func (dev *Device) createCQ(c CQConfig) (*CQ, error) {
 	if c.SpinFor == 0 {
 		c.SpinFor = DefaultSpin
 	}
+	if err := d.takeQueue(c.Depth, ring.CQESize); err != nil {
+		return nil, err
+	}
 	r, err := ring.NewCQ(c.Depth)
 	if err != nil {
+		d.dropQueue(c.Depth, ring.CQESize)
 		return nil, invalidf("%v", err)
 	}
 	q := &cq{d: d, ring: r, spin: c.SpinFor, progress: d.p.Progress, users: make(map[*qp]struct{})}
@@ -97,6 +101,7 @@ func (dev *Device) createCQ(c CQConfig) (*CQ, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.cqs) >= d.attr.MaxCQ {
+		d.lessQueue(r.Cap(), ring.CQESize)
 		return nil, noRoom("completion queues", d.attr.MaxCQ)
 	}
 	d.numCQ++
@@ -118,8 +123,9 @@ func (c *CQ) Num() uint32 { return c.c.num }
 // Cap returns how many completions fit: what was asked for or more.
 func (c *CQ) Cap() int { return c.c.ring.Cap() }
 
-// Demand returns the sum of the depths of the work queues that complete into c.
-// While it is at most Cap, c cannot overrun.
+// Demand returns the sum of the depths of the work queues that complete into c,
+// each shared receive queue counted once. While it is at most Cap, and nothing is
+// posted before what it replaces was polled, c cannot overrun.
 func (c *CQ) Demand() int {
 	c.c.d.mu.Lock()
 	defer c.c.d.mu.Unlock()
@@ -128,13 +134,20 @@ func (c *CQ) Demand() int {
 
 // demand runs under d.mu.
 func (c *cq) demand() (n int) {
+	shared := make(map[*srq]struct{})
 	for q := range c.users {
 		if q.sendCQ == c {
-			n += q.sq.ring.Cap()
+			n += q.sq.cap()
 		}
 		if q.recvCQ == c {
-			n += q.rq.ring.Cap()
+			n += q.rq.cap()
+			if q.srq != nil {
+				shared[q.srq] = struct{}{}
+			}
 		}
+	}
+	for s := range shared {
+		n += s.wq.cap()
 	}
 	return n
 }
@@ -332,6 +345,7 @@ func (c *cq) shut() {
 		c.ring.Close()
 		c.d.mu.Lock()
 		delete(c.d.cqs, c)
+		c.d.lessQueue(c.ring.Cap(), ring.CQESize)
 		c.count(&c.d.gone)
 		c.d.mu.Unlock()
 	})

@@ -3,7 +3,6 @@ package verbs
 import (
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 	"runtime"
 	"sync"
@@ -29,18 +28,23 @@ type device struct {
 	life    sync.RWMutex
 	closing bool // guarded by life
 
-	mu     sync.Mutex // guards what follows, and the sets of children of all objects
-	pds    map[*pd]struct{}
-	cqs    map[*cq]struct{}
-	qps    map[uint32]*qp
-	numPD  uint32
-	numCQ  uint32
-	numQP  uint32
-	mrs    int
-	mrLen  int64
-	gone   Stats // posts and completions of objects that are closed
-	leaks  atomic.Uint64
-	closed chan struct{} // closed first thing in close
+	mu       sync.Mutex // guards what follows, and the sets of children of all objects
+	pds      map[*pd]struct{}
+	cqs      map[*cq]struct{}
+	qps      map[uint32]*qp
+	srqs     map[*srq]struct{}
+	numPD    uint32
+	numCQ    uint32
+	numQP    uint32
+	numSRQ   uint32
+	mrs      int
+	mws      int
+	mrLen    int64         // octets in open memory regions
+	queueLen int64         // octets in open work and completion queues
+	gone     Stats         // posts and completions of objects that are closed
+	refused  atomic.Uint64 // objects that a limit did not allow
+	leaks    atomic.Uint64
+	closed   chan struct{} // closed first thing in close
 
 	once sync.Once
 }
@@ -59,6 +63,7 @@ func NewDevice(p Provider) *Device {
 		pds:    make(map[*pd]struct{}),
 		cqs:    make(map[*cq]struct{}),
 		qps:    make(map[uint32]*qp),
+		srqs:   make(map[*srq]struct{}),
 		numQP:  1, // 0 and 1 mean something on InfiniBand
 		closed: make(chan struct{}),
 	}
@@ -95,10 +100,10 @@ func (d *Device) AllocPD() (*PD, error) {
 	d.d.mu.Lock()
 	defer d.d.mu.Unlock()
 	if len(d.d.pds) >= d.d.attr.MaxPD {
-		return nil, &OpError{"alloc pd", d.d.name(), noRoom("protection domains", d.d.attr.MaxPD)}
+		return nil, d.d.failed("alloc pd", d.d.name(), noRoom("protection domains", d.d.attr.MaxPD))
 	}
 	d.d.numPD++
-	p := &pd{d: d.d, num: d.d.numPD, mrs: make(map[*mr]struct{}), qps: make(map[*qp]struct{})}
+	p := &pd{d: d.d, num: d.d.numPD, mrs: make(map[*mr]struct{}), mws: make(map[*mw]struct{}), qps: make(map[*qp]struct{}), srqs: make(map[*srq]struct{})}
 	d.d.pds[p] = struct{}{}
 	h := &PD{p: p, dev: d}
 	h.leak = watch(d.d, h, "pd", p.num)
@@ -106,7 +111,7 @@ func (d *Device) AllocPD() (*PD, error) {
 }
 
 func noRoom(what string, limit int) error {
-	return &roomError{fmt.Sprintf("no more %s: the device allows %d", what, limit)}
+	return roomf("no more %s: the device allows %d", what, limit)
 }
 
 // Events returns the asynchronous events of the device as they come, each to one
@@ -120,6 +125,9 @@ func (d *Device) Events(ctx context.Context) iter.Seq2[AsyncEvent, error] {
 				if !ok {
 					yield(AsyncEvent{}, &OpError{"events", d.d.name(), ErrClosed})
 					return
+				}
+				if d.d.p.EventTaken != nil {
+					d.d.p.EventTaken(ev)
 				}
 				if !yield(ev, nil) {
 					return
@@ -143,16 +151,20 @@ func (d *Device) Stats() Stats {
 	}
 	d.d.mu.Lock()
 	defer d.d.mu.Unlock()
-	s.PDs, s.MRs, s.CQs, s.QPs = len(d.d.pds), d.d.mrs, len(d.d.cqs), len(d.d.qps)
-	s.MRBytes = d.d.mrLen
+	s.PDs, s.MRs, s.MWs, s.CQs, s.QPs, s.SRQs = len(d.d.pds), d.d.mrs, d.d.mws, len(d.d.cqs), len(d.d.qps), len(d.d.srqs)
+	s.MRBytes, s.QueueBytes = d.d.mrLen, d.d.queueLen
 	s.SendsPosted, s.RecvsPosted = d.d.gone.SendsPosted, d.d.gone.RecvsPosted
 	s.Completions, s.CompletionsLost = d.d.gone.Completions, d.d.gone.CompletionsLost
 	for _, q := range d.d.qps {
 		q.count(&s)
 	}
+	for r := range d.d.srqs {
+		r.count(&s)
+	}
 	for c := range d.d.cqs {
 		c.count(&s)
 	}
+	s.Refused = d.d.refused.Load()
 	s.Leaks = d.d.leaks.Load()
 	return s
 }

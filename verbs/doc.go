@@ -37,8 +37,7 @@
 //
 // # Limits of this package
 //
-// The only queue pair type is the reliable connection. Shared receive queues,
-// atomics, RDMA Write with Immediate, memory windows and local invalidation are
-// not there yet; asking for them gives an error that matches
-// [errors.ErrUnsupported].
+// The only queue pair type is the reliable connection; asking for another gives an
+// error that matches [errors.ErrUnsupported]. A region cannot be changed by a call:
+// close it and register anew, or see [PD.AllocFastMR].
 package verbs

@@ -53,6 +53,10 @@ func invalidf(format string, args ...any) error {
 // roomError is a used-up resource. It matches syscall.ENOMEM.
 type roomError struct{ msg string }
 
+func roomf(format string, args ...any) error {
+	return &roomError{fmt.Sprintf(format, args...)}
+}
+
 func (e *roomError) Error() string        { return e.msg }
 func (e *roomError) Is(target error) bool { return target == syscall.ENOMEM }
 

@@ -28,6 +28,8 @@ type fake struct {
 	hold                                  bool     // leave posted work in the rings
 	regErr, deregErr, createErr, closeErr error
 	setups                                []QPSetup
+	valid                                 map[Key]bool // of windows and fast regions, by a key without its last octet: see withKeys
+	binds                                 []ring.Bind
 }
 
 type fakeMR struct {
@@ -168,6 +170,9 @@ func (q *fakeQP) flush() {
 		r  *ring.Queue
 		cq *ring.CQ
 	}{{q.s.SQ, q.s.SendCQ}, {q.s.RQ, q.s.RecvCQ}} {
+		if w.r == nil { // it has a shared one
+			continue
+		}
 		for rec := w.r.Next(); rec != nil; rec = w.r.Next() {
 			id := ring.WQE(rec).ID()
 			w.r.Release(w.r.Head() + 1)
@@ -247,31 +252,18 @@ func (q *fakeQP) do(w ring.WQE, e *ring.Completion) WCStatus {
 	switch w.Op() {
 	case ring.WRSend, ring.WRSendWithInv:
 		return q.send(w)
+	case ring.WRAtomicFetchAndAdd, ring.WRAtomicCmpAndSwp:
+		return q.atomic(w, e)
+	case ring.WRRDMAWriteWithImm:
+		if st := q.move(w, e); st != WCSuccess {
+			return st
+		}
+		e.Op = ring.WRRDMAWrite
+		return q.immediate(w)
 	case ring.WRRDMAWrite, ring.WRRDMARead:
-		need := AccessRemoteWrite
-		if w.Op() == ring.WRRDMARead {
-			need = AccessRemoteRead
-		}
-		far, ok := q.remote(w, need)
-		denied := false
-		st := q.pieces(w, func(p []byte) bool {
-			if !ok || len(p) > len(far) {
-				denied = len(p) > 0
-				return !denied
-			}
-			if need == AccessRemoteRead {
-				copy(p, far)
-				e.ByteLen += uint32(len(p))
-			} else {
-				copy(far, p)
-			}
-			far = far[len(p):]
-			return true
-		})
-		if denied {
-			st = WCRemAccessErr
-		}
-		return st
+		return q.move(w, e)
+	case ring.WRLocalInv, ring.WRBindMW, ring.WRRegMR:
+		return q.f.key(w)
 	}
 	return WCLocQPOpErr
 }
@@ -313,7 +305,9 @@ type rig struct {
 func newRig(t testing.TB, cfg QPConfig) *rig {
 	t.Helper()
 	r := &rig{f: newFake()}
-	r.dev = NewDevice(r.f.provider(DeviceAttr{Name: "fake0", NodeType: NodeRNIC, Transport: TransportIWARP}))
+	r.dev = NewDevice(r.f.provider(DeviceAttr{
+		Name: "fake0", NodeType: NodeRNIC, Transport: TransportIWARP, AtomicCap: AtomicHCA, Immediate: true,
+	}))
 	t.Cleanup(func() { require.NoError(t, r.dev.Close()) })
 	var err error
 	r.pd, err = r.dev.AllocPD()
@@ -329,7 +323,7 @@ func newRig(t testing.TB, cfg QPConfig) *rig {
 	r.b, err = r.pd.CreateQP(cfg)
 	require.NoError(t, err)
 	r.f.connect(r.a, r.b)
-	r.mr, err = r.pd.AllocMR(4096, AccessLocalWrite|AccessRemoteWrite|AccessRemoteRead)
+	r.mr, err = r.pd.AllocMR(4096, AccessLocalWrite|AccessRemoteWrite|AccessRemoteRead|AccessRemoteAtomic)
 	require.NoError(t, err)
 	return r
 }

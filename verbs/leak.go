@@ -9,8 +9,8 @@ import (
 // Leak tells of an object that became unreachable without Close. It is a report
 // alone: the object's resources stay taken until its parent is closed.
 type Leak struct {
-	Kind  string // "device", "pd", "mr", "cq", "qp"
-	Num   uint32 // its number; for an MR the key
+	Kind  string // "device", "pd", "mr", "mw", "cq", "qp", "srq"
+	Num   uint32 // its number; for an MR or MW the key
 	Stack string // of its creation, with Provider.TraceLeaks
 }
 

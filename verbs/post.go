@@ -15,10 +15,13 @@ import (
 //
 // The state must be QPSRTS, or QPSErr, where requests are accepted and flushed.
 // A completion says that the data was handed to the transport (Send, RDMA Write)
-// or has arrived (RDMA Read). It says nothing about the peer's application.
+// or has arrived (RDMA Read, atomics). It says nothing about the peer's
+// application. RDMA Write with Immediate has one completion here, and makes one
+// receive of the peer complete, behind the data.
 //
 // Errors match syscall.EINVAL (bad request or state), [ErrQueueFull],
-// errors.ErrUnsupported and ErrClosed.
+// errors.ErrUnsupported (what the device does not do, such as atomics where
+// DeviceAttr.AtomicCap is AtomicNone) and ErrClosed.
 func (q *QP) PostSend(wrs []SendWR) (n int, err error) {
 	s := q.q
 	if len(wrs) == 0 {
@@ -65,19 +68,26 @@ type opRule struct {
 	inline bool
 	remote bool // names memory of the peer
 	read   bool // scatters: exactly one SGE, writable
+	atomic bool // likewise, of 8 octets
+	imm    bool // carries immediate data
+	local  bool // concerns keys of this side alone
 }
+
+// atomicLen is the size of what an atomic works on, in octets.
+const atomicLen = 8
 
 var opRules = [...]opRule{
 	OpWrite:        {ok: true, inline: true, remote: true},
-	OpWriteWithImm: {what: "RDMA Write with Immediate", inline: true, remote: true},
+	OpWriteWithImm: {ok: true, inline: true, remote: true, imm: true},
 	OpSend:         {ok: true, inline: true},
 	OpSendWithImm:  {}, // iWARP has no encoding for it
 	OpRead:         {ok: true, remote: true, read: true},
-	OpCompareSwap:  {what: "an atomic", remote: true, read: true},
-	OpFetchAdd:     {what: "an atomic", remote: true, read: true},
-	OpLocalInv:     {what: "local invalidation"},
-	OpBindMW:       {what: "a memory window"},
+	OpCompareSwap:  {ok: true, remote: true, read: true, atomic: true},
+	OpFetchAdd:     {ok: true, remote: true, read: true, atomic: true},
+	OpLocalInv:     {ok: true, local: true},
+	OpBindMW:       {ok: true, local: true},
 	OpSendWithInv:  {ok: true, inline: true},
+	OpRegMR:        {ok: true, local: true},
 }
 
 // putSend checks wr and writes it into the next slot. On an error it has taken
@@ -93,6 +103,12 @@ func (q *qp) putSend(wr *SendWR) error {
 		}
 		return &unsupported{rule.what}
 	}
+	switch a := &q.pd.d.attr; {
+	case rule.atomic && a.AtomicCap == AtomicNone:
+		return &unsupported{"an atomic"}
+	case rule.imm && !a.Immediate:
+		return &unsupported{"RDMA Write with Immediate"}
+	}
 	if wr.Flags&^sendFlags != 0 {
 		return invalidf("flags %v", wr.Flags)
 	}
@@ -102,6 +118,9 @@ func (q *qp) putSend(wr *SendWR) error {
 	}
 	if q.signalAll {
 		flags |= SendSignaled
+	}
+	if rule.local {
+		return q.putLocal(wr, flags)
 	}
 	total, err := q.checkSend(wr, rule, flags)
 	if err != nil {
@@ -121,6 +140,9 @@ func (q *qp) putSend(wr *SendWR) error {
 	}
 	w.SetInv(uint32(wr.Inv))
 	w.SetImm(wr.Imm)
+	if rule.atomic {
+		putAtomic(w, wr)
+	}
 	switch {
 	case flags&SendInline == 0:
 		putSGL(w, wr.SGL, rule.read)
@@ -136,6 +158,16 @@ func (q *qp) putSend(wr *SendWR) error {
 	return nil
 }
 
+// putAtomic writes the operands as the transport takes them: literally. Only a
+// compare and swap without any mask means other than it says.
+func putAtomic(w ring.WQE, wr *SendWR) {
+	cm, vm := wr.CompareMask, wr.ValMask
+	if wr.Op == OpCompareSwap && cm == 0 && vm == 0 {
+		cm, vm = math.MaxUint64, math.MaxUint64
+	}
+	w.SetAtomic(wr.Compare, cm, wr.Val, vm)
+}
+
 // checkSend checks the local memory of wr and returns how many octets it moves.
 func (q *qp) checkSend(wr *SendWR, rule *opRule, flags SendFlags) (total uint64, err error) {
 	if len(wr.SGL) > q.sq.maxSGE {
@@ -144,12 +176,15 @@ func (q *qp) checkSend(wr *SendWR, rule *opRule, flags SendFlags) (total uint64,
 	if rule.read && len(wr.SGL) != 1 {
 		return 0, invalidf("%v needs exactly 1 SGE, has %d", wr.Op, len(wr.SGL))
 	}
+	if rule.atomic && wr.SGL[0].Len != atomicLen {
+		return 0, invalidf("%v needs an SGE of %d octets, has %d", wr.Op, atomicLen, wr.SGL[0].Len)
+	}
 	if flags&SendInline == 0 {
 		var need Access
 		if rule.read {
 			need = AccessLocalWrite
 		}
-		return q.checkSGL(wr.SGL, need)
+		return q.pd.checkSGL(wr.SGL, need)
 	}
 	if !rule.inline {
 		return 0, invalidf("%v cannot be inline", wr.Op)
@@ -170,8 +205,8 @@ func (q *qp) checkSend(wr *SendWR, rule *opRule, flags SendFlags) (total uint64,
 	return total, nil
 }
 
-// checkSGL checks SGEs that the provider will use by key.
-func (q *qp) checkSGL(sgl []SGE, need Access) (total uint64, err error) {
+// checkSGL checks SGEs of p's regions that the provider will use by key.
+func (p *pd) checkSGL(sgl []SGE, need Access) (total uint64, err error) {
 	for i := range sgl {
 		s := &sgl[i]
 		if err := s.bounds(i); err != nil {
@@ -181,11 +216,11 @@ func (q *qp) checkSGL(sgl []SGE, need Access) (total uint64, err error) {
 			continue
 		}
 		m := s.MR.m
-		if m.pd != q.pd {
+		if m.pd != p {
 			return 0, invalidf("SGE %d: region of another protection domain", i)
 		}
-		if need&^m.access != 0 {
-			return 0, invalidf("SGE %d: region lacks access %v", i, need&^m.access)
+		if lacks := need &^ m.getAccess(); lacks != 0 {
+			return 0, invalidf("SGE %d: region lacks access %v", i, lacks)
 		}
 		if m.gone.Load() {
 			return 0, invalidf("SGE %d: region is closed", i)
@@ -219,7 +254,7 @@ func putSGL(w ring.WQE, sgl []SGE, keepEmpty bool) {
 		s := &sgl[i]
 		switch {
 		case s.Len > 0:
-			w.SetSGE(n, uint32(s.MR.m.key), uint32(s.Len), uint64(s.Off))
+			w.SetSGE(n, s.MR.m.key.Load(), uint32(s.Len), uint64(s.Off))
 		case keepEmpty:
 			w.SetSGE(n, 0, 0, 0)
 		default:
@@ -239,18 +274,39 @@ func putSGL(w ring.WQE, sgl []SGE, keepEmpty bool) {
 // ends the stream (RFC 5041, Section 7.1; Terminate 0x1202). So does a Send that
 // is longer than its receive.
 //
-// Receives are accepted in every state but QPSSQD; in QPSErr they are flushed.
+// Receives are accepted in every state but QPSSQD; in QPSErr they are flushed. A
+// queue pair with an SRQ takes none.
 func (q *QP) PostRecv(wrs []RecvWR) (n int, err error) {
 	s := q.q
 	if len(wrs) == 0 {
 		return 0, nil
 	}
-	s.rq.mu.Lock()
-	if s.rq.closed {
+	if s.srq != nil {
+		err = s.sharedErr()
+	} else if n, err = s.rq.postRecv(s.pd, &s.ops, wrs); n > 0 {
+		s.posted()
+	}
+	if err != nil {
+		err = &OpError{"post recv", s.request(n, len(wrs)), err}
+	}
+	return n, err
+}
+
+// postRecv puts wrs, whose memory is of p, into the queue; ops is the queue
+// pair's whose state has to allow it, nil for a queue that is shared.
+func (w *workQueue) postRecv(p *pd, ops *QPOps, wrs []RecvWR) (n int, err error) {
+	if len(wrs) == 0 {
+		return 0, nil
+	}
+	w.mu.Lock()
+	if w.closed {
 		err = ErrClosed
-	} else if err = s.ops.State().recvErr(); err == nil {
+	} else if ops != nil {
+		err = ops.State().recvErr()
+	}
+	if err == nil {
 		for n = range wrs {
-			if err = s.putRecv(&wrs[n]); err != nil {
+			if err = w.putRecv(p, &wrs[n]); err != nil {
 				break
 			}
 		}
@@ -259,15 +315,9 @@ func (q *QP) PostRecv(wrs []RecvWR) (n int, err error) {
 		}
 	}
 	if n > 0 {
-		s.rq.ring.Publish()
+		w.ring.Publish()
 	}
-	s.rq.mu.Unlock()
-	if n > 0 {
-		s.posted()
-	}
-	if err != nil {
-		err = &OpError{"post recv", s.request(n, len(wrs)), err}
-	}
+	w.mu.Unlock()
 	return n, err
 }
 
@@ -285,20 +335,20 @@ func (q *qp) posted() {
 }
 
 // putRecv checks wr and writes it into the next slot. On an error it has taken
-// no slot. It runs under the receive queue's lock.
-func (q *qp) putRecv(wr *RecvWR) error {
-	if len(wr.SGL) > q.rq.maxSGE {
-		return invalidf("%d SGEs: the queue allows %d", len(wr.SGL), q.rq.maxSGE)
+// no slot. It runs under the queue's lock.
+func (w *workQueue) putRecv(p *pd, wr *RecvWR) error {
+	if len(wr.SGL) > w.maxSGE {
+		return invalidf("%d SGEs: the queue allows %d", len(wr.SGL), w.maxSGE)
 	}
-	if _, err := q.checkSGL(wr.SGL, AccessLocalWrite); err != nil {
+	if _, err := p.checkSGL(wr.SGL, AccessLocalWrite); err != nil {
 		return err
 	}
-	rec := q.rq.ring.Slot()
+	rec := w.ring.Slot()
 	if rec == nil {
 		return ErrQueueFull
 	}
-	w := ring.WQE(rec)
-	w.SetHead(wr.ID, 0, 0)
-	putSGL(w, wr.SGL, false)
+	e := ring.WQE(rec)
+	e.SetHead(wr.ID, 0, 0)
+	putSGL(e, wr.SGL, false)
 	return nil
 }

@@ -114,6 +114,26 @@ func TestAllocs(t *testing.T) {
 			panic(err)
 		}
 	})
+	zero("PostSend, atomics", func() {
+		if n, err := r.a.PostSend([]SendWR{
+			{ID: 1, Op: OpFetchAdd, Flags: SendSignaled, SGL: []SGE{r.mr.SGE(0, 8)}, Remote: far, Val: 1},
+			{ID: 2, Op: OpCompareSwap, Flags: SendSignaled, SGL: []SGE{r.mr.SGE(8, 8)}, Remote: far, Compare: 1, Val: 2},
+		}); n != 2 || err != nil {
+			panic(err)
+		}
+		drain()
+	})
+	zero("PostRecv and RDMA Write with Immediate", func() {
+		if _, err := r.b.PostRecv([]RecvWR{{ID: 1}}); err != nil {
+			panic(err)
+		}
+		if _, err := r.a.PostSend([]SendWR{{Op: OpWriteWithImm, SGL: []SGE{r.mr.SGE(0, 64)}, Remote: far, Imm: 7}}); err != nil {
+			panic(err)
+		}
+		if n, err := r.rcq.Poll(wcs[:]); n != 1 || err != nil || wcs[0].Imm != 7 {
+			panic(err)
+		}
+	})
 	zero("PostRecv and Send", func() {
 		if _, err := r.b.PostRecv([]RecvWR{{ID: 1, SGL: []SGE{r.mr.SGE(100, 64)}}}); err != nil {
 			panic(err)

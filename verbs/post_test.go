@@ -82,9 +82,18 @@ func TestPostSendChecks(t *testing.T) {
 		{"VRB-28 unknown opcode", SendWR{Op: 10}, syscall.EINVAL},
 		{"VRB-28 a receive is no send request", SendWR{Op: OpRecv}, syscall.EINVAL},
 		{"VRB-28 Send with Immediate has no iWARP message", SendWR{Op: OpSendWithImm}, syscall.EINVAL},
-		{"RDMA Write with Immediate later", SendWR{Op: OpWriteWithImm}, errors.ErrUnsupported},
-		{"compare and swap later", SendWR{Op: OpCompareSwap, SGL: sge(0, 8)}, errors.ErrUnsupported},
-		{"fetch and add later", SendWR{Op: OpFetchAdd, SGL: sge(0, 8)}, errors.ErrUnsupported},
+		{"RDM-68 VRB-28 Send with Immediate is refused with data too", SendWR{Op: OpSendWithImm, Imm: 1, SGL: sge(0, 8)}, syscall.EINVAL},
+		{"VRB-28 VRB-58 an atomic with no SGE", SendWR{Op: OpFetchAdd, Remote: far}, syscall.EINVAL},
+		{"VRB-28 VRB-58 an atomic with two SGEs", SendWR{Op: OpCompareSwap, Remote: far, SGL: []SGE{r.mr.SGE(0, 4), r.mr.SGE(4, 4)}}, syscall.EINVAL},
+		{"VRB-58 an atomic of 7 octets", SendWR{Op: OpFetchAdd, Remote: far, SGL: sge(0, 7)}, syscall.EINVAL},
+		{"VRB-58 an atomic of 9 octets", SendWR{Op: OpCompareSwap, Remote: far, SGL: sge(0, 9)}, syscall.EINVAL},
+		{"VRB-58 an atomic of 16 octets", SendWR{Op: OpFetchAdd, Remote: far, SGL: sge(0, 16)}, syscall.EINVAL},
+		{"VRB-58 an atomic of no octets", SendWR{Op: OpFetchAdd, Remote: far, SGL: []SGE{{}}}, syscall.EINVAL},
+		{"VRB-58 an atomic into a region without LOCAL_WRITE", SendWR{Op: OpFetchAdd, Remote: far, SGL: []SGE{readOnly.SGE(0, 8)}}, syscall.EINVAL},
+		{"VRB-28 an atomic inline by flag", SendWR{Op: OpFetchAdd, Remote: far, Flags: SendInline, SGL: sge(0, 8)}, syscall.EINVAL},
+		{"VRB-28 an atomic inline by data", SendWR{Op: OpCompareSwap, Remote: far, Inline: make([]byte, 8), SGL: sge(0, 8)}, syscall.EINVAL},
+		{"VRB-32 an atomic out of bounds", SendWR{Op: OpFetchAdd, Remote: far, SGL: sge(4089, 8)}, syscall.EINVAL},
+		{"VRB-42 an atomic on remote key 0", SendWR{Op: OpFetchAdd, SGL: sge(0, 8)}, syscall.EINVAL},
 		{"local invalidate later", SendWR{Op: OpLocalInv}, errors.ErrUnsupported},
 		{"bind window later", SendWR{Op: OpBindMW}, errors.ErrUnsupported},
 		{"unknown flag", SendWR{Op: OpSend, Flags: 16}, syscall.EINVAL},
@@ -118,6 +127,10 @@ func TestPostSendChecks(t *testing.T) {
 		{"VRB-31 RDMA Write of nothing needs no key", SendWR{Op: OpWrite}, nil},
 		{"VRB-31 RDMA Read of nothing needs no key", SendWR{Op: OpRead, SGL: []SGE{{}}}, nil},
 		{"VRB-39 fence on a read", SendWR{Op: OpRead, Flags: SendFence, Remote: far, SGL: sge(0, 8)}, nil},
+		{"VRB-58 an atomic of 8 octets", SendWR{Op: OpFetchAdd, Flags: SendFence | SendSolicited, Remote: far, SGL: sge(0, 8)}, nil},
+		{"VRB-58 an atomic at an odd place of ours", SendWR{Op: OpCompareSwap, Remote: far, SGL: sge(3, 8)}, nil},
+		{"VRB-31 RDMA Write with Immediate of nothing needs no key", SendWR{Op: OpWriteWithImm}, nil},
+		{"VRB-28 RDMA Write with Immediate inline", SendWR{Op: OpWriteWithImm, Remote: far, Inline: make([]byte, maxInline)}, nil},
 		{"solicited on a write is ignored", SendWR{Op: OpWrite, Flags: SendSolicited, Remote: far, SGL: sge(0, 8)}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -322,8 +335,8 @@ func TestPostErrorText(t *testing.T) {
 	r := newRig(t, QPConfig{})
 	_, err := r.a.PostSend([]SendWR{{Op: OpSend, SGL: []SGE{r.mr.SGE(4000, 100)}}})
 	require.EqualError(t, err, fmt.Sprintf("post send qp %d: SGE 0: octets 4000+100 of a region of 4096", r.a.Num()))
-	_, err = r.a.PostSend([]SendWR{{Op: OpFetchAdd}})
-	require.EqualError(t, err, fmt.Sprintf("post send qp %d: an atomic is not supported", r.a.Num()))
+	_, err = r.a.PostSend([]SendWR{{Op: OpFetchAdd, SGL: []SGE{r.mr.SGE(0, 4)}}})
+	require.EqualError(t, err, fmt.Sprintf("post send qp %d: ATOMIC_FETCH_AND_ADD needs an SGE of 8 octets, has 4", r.a.Num()))
 }
 
 func TestInlineSize(t *testing.T) {

@@ -26,10 +26,24 @@ type Provider struct {
 	// Access was checked. ErrNotShareable where the provider cannot reach mem.
 	RegMR func(pd uint32, mem []byte, a Access) (key Key, addr uint64, err error)
 	// DeregMR undoes RegMR. After it returned nil nothing touches the memory any
-	// more. On an error, such as *BusyError, nothing has changed.
+	// more. On an error nothing has changed; with memory windows bound to it that is
+	// a *BusyError, whose Users this package fills in if they are nil.
 	DeregMR func(Key) error
+	// AllocFastMR is RegMR of a region that is invalid until an OpRegMR; a is 0.
+	// DeregMR undoes it too, by any of the keys it has had. May be nil.
+	AllocFastMR func(pd uint32, mem []byte, a Access) (key Key, addr uint64, err error)
+	// AllocMW makes a memory window, and DeallocMW ends it as DeregMR does, by any of
+	// the keys it has had. May be nil where Attr.MaxMW is 0.
+	AllocMW   func(pd uint32, t MWType) (Key, error)
+	DeallocMW func(Key) error
+	// KeyValid reports whether a key of AllocFastMR, AllocMW, OpRegMR or OpBindMW can
+	// be used at this moment. Nil only where AllocFastMR and AllocMW are.
+	KeyValid func(Key) bool
 	// CreateQP makes a queue pair on the rings of the setup.
 	CreateQP func(QPSetup) (QPOps, error)
+	// CreateSRQ makes a shared receive queue on the ring of the setup. May be nil:
+	// then there are none.
+	CreateSRQ func(SRQSetup) (SRQOps, error)
 	// Dial connects the queue pair qp and returns once it is in QPSRTS, or has
 	// failed. It honours ctx.
 	Dial func(ctx context.Context, qp uint32, p ConnParams) (ConnInfo, error)
@@ -38,6 +52,9 @@ type Provider struct {
 	// Events delivers asynchronous events. The provider bounds the channel and
 	// drops or merges what does not fit. It may close it when the device dies.
 	Events <-chan AsyncEvent
+	// EventTaken, if not nil, is told of each event that was taken from Events,
+	// before the application sees it.
+	EventTaken func(AsyncEvent)
 	// Stats returns what the provider counts; this package adds the objects. May
 	// be nil.
 	Stats func() Stats
@@ -91,6 +108,9 @@ type QPSetup struct {
 	// SQ and RQ hold WQEs; the provider is the consumer. Where the queue pair
 	// signals all, every WQE carries the Signaled flag.
 	SQ, RQ *ring.Queue
+	// SRQ is the number of the shared receive queue that takes the place of RQ,
+	// which is then nil; 0: none.
+	SRQ uint32
 	// SendCQ and RecvCQ may be the same. When Push returns false the completion
 	// queue overran: the provider raises EventCQErr with its number and ends all
 	// queue pairs that use it.
@@ -99,6 +119,24 @@ type QPSetup struct {
 	// MayOverrun says that one of them is smaller than all work queues that
 	// complete into it together. That is allowed, and worth a warning.
 	MayOverrun bool
+}
+
+// SRQSetup is all that a provider needs to make a shared receive queue.
+type SRQSetup struct {
+	Num    uint32    // unique in the device
+	PD     uint32    // whose keys the receives use, whatever queue pair takes them
+	Config SRQConfig // after defaults and limits; Limit is armed from the start
+	// RQ holds WQEs. The provider is the consumer: it copies a record and releases
+	// it when the first octet of a message arrives, in the order of the ring.
+	RQ *ring.Queue
+}
+
+// SRQOps are a provider's functions for one shared receive queue.
+type SRQOps struct {
+	// Modify arms the limit anew; 0 disarms it.
+	Modify func(limit int) error
+	// Close frees the queue, which no queue pair uses any more. Called once.
+	Close func() error
 }
 
 // QPOps are a provider's functions for one queue pair. A post that is just ending
@@ -117,6 +155,8 @@ type QPOps struct {
 	// Done is closed when the connection is over and everything posted so far was
 	// flushed.
 	Done <-chan struct{}
+	// SharedRecvs returns what QP.SharedRecvs does. May be nil.
+	SharedRecvs func() (held int, taken uint64)
 	// Err returns why the connection is over; nil before, and after a close in
 	// good order by either side.
 	Err func() error

@@ -32,7 +32,8 @@ type QPConfig struct {
 	// the queue pair gets one of its own, large enough, which is closed with it.
 	// With RecvCQ nil it uses the send CQ.
 	SendCQ, RecvCQ *CQ
-	// SRQ replaces the receive queue; MaxRecvWR and MaxRecvSGE are then ignored.
+	// SRQ replaces the receive queue; MaxRecvWR and MaxRecvSGE are then ignored,
+	// and 0 in what QP.Config returns. It may be of another protection domain.
 	SRQ *SRQ
 	// Type is the type; 0 means QPTRC. The others give errors.ErrUnsupported.
 	Type QPType
@@ -67,28 +68,22 @@ type qp struct {
 	sq, rq    workQueue
 
 	sendCQ, recvCQ *cq
-	ownCQ          *cq // closed with the queue pair; nil if none
+	ownCQ          *cq  // closed with the queue pair; nil if none
+	srq            *srq // where the receives come from; nil: from rq
 
 	once sync.Once
 }
 
-// workQueue is the posting side of a send or receive queue.
-type workQueue struct {
-	mu     sync.Mutex // serialises posts; guards closed
-	ring   *ring.Queue
-	maxSGE int
-	closed bool
-}
-
 // CreateQP makes a queue pair. Errors match syscall.EINVAL (a cap above the
-// device's limit, a completion queue of another device), syscall.ENOMEM (too
-// many queue pairs), errors.ErrUnsupported and ErrClosed.
+// device's limit, a completion queue or shared receive queue of another device),
+// syscall.ENOMEM (too many queue pairs, or too much memory in queues),
+// errors.ErrUnsupported and ErrClosed.
 func (p *PD) CreateQP(c QPConfig) (*QP, error) {
 	p.p.d.life.RLock()
 	defer p.p.d.life.RUnlock()
 	h, err := p.createQP(c)
 	if err != nil {
-		return nil, &OpError{"create qp", p.name(), err}
+		return nil, p.p.d.failed("create qp", p.name(), err)
 	}
 	return h, nil
 }
@@ -103,12 +98,23 @@ func (p *PD) createQP(c QPConfig) (_ *QP, err error) {
 		return nil, err
 	}
 	q := &qp{pd: p.p, signalAll: c.SignalAll}
+	if c.SRQ != nil {
+		q.srq = c.SRQ.s
+	}
+	defer func() {
+		if err != nil {
+			q.dropRings()
+		}
+	}()
 	if err := q.makeRings(&c); err != nil {
 		return nil, err
 	}
 	h := &QP{q: q, pd: p, sendCQ: c.SendCQ, recvCQ: c.RecvCQ}
 	if h.sendCQ == nil {
-		depth := q.sq.ring.Cap() + q.rq.ring.Cap()
+		depth := q.sq.cap() + q.rq.cap()
+		if q.srq != nil {
+			depth += q.srq.wq.cap()
+		}
 		if h.sendCQ, err = p.dev.createCQ(CQConfig{Depth: min(depth, d.attr.MaxCQE)}); err != nil {
 			return nil, err
 		}
@@ -124,7 +130,7 @@ func (p *PD) createQP(c QPConfig) (_ *QP, err error) {
 		return nil, err
 	}
 	q.ops, err = d.p.CreateQP(QPSetup{
-		Num: q.num, PD: p.p.num, Config: c.forProvider(), SQ: q.sq.ring, RQ: q.rq.ring,
+		Num: q.num, PD: p.p.num, Config: c.forProvider(), SQ: q.sq.ring, RQ: q.rq.ring, SRQ: q.srq.number(),
 		SendCQ: q.sendCQ.ring, RecvCQ: q.recvCQ.ring, SendCQNum: q.sendCQ.num, RecvCQNum: q.recvCQ.num,
 		MayOverrun: q.mayOverrun(),
 	})
@@ -151,7 +157,7 @@ func (c QPConfig) withDefaults(a DeviceAttr) (QPConfig, error) {
 		return c, &unsupported{fmt.Sprintf("queue pair type %d", c.Type)}
 	}
 	if c.SRQ != nil {
-		return c, &unsupported{"a shared receive queue"}
+		c.MaxRecvWR, c.MaxRecvSGE = 0, 0
 	}
 	for _, l := range []struct {
 		name       string
@@ -176,18 +182,25 @@ func (c QPConfig) withDefaults(a DeviceAttr) (QPConfig, error) {
 
 // makeRings makes the two queues and writes back to c what the caps became.
 func (q *qp) makeRings(c *QPConfig) (err error) {
-	stride := ring.WQEStride(c.MaxSendSGE, c.MaxInline)
-	if q.sq.ring, err = ring.New(c.MaxSendWR, stride); err != nil {
-		return invalidf("%v", err)
+	if err := q.sq.make(q.pd.d, c.MaxSendWR, ring.WQEStride(c.MaxSendSGE, c.MaxInline)); err != nil {
+		return err
 	}
-	if q.rq.ring, err = ring.New(c.MaxRecvWR, ring.WQEStride(c.MaxRecvSGE, 0)); err != nil {
-		return invalidf("%v", err)
+	if q.srq != nil {
+		c.MaxRecvWR, c.MaxRecvSGE = 0, 0
+	} else if err := q.rq.make(q.pd.d, c.MaxRecvWR, ring.WQEStride(c.MaxRecvSGE, 0)); err != nil {
+		return err
 	}
 	q.sq.maxSGE, q.rq.maxSGE = c.MaxSendSGE, c.MaxRecvSGE
-	c.MaxSendWR, c.MaxRecvWR = q.sq.ring.Cap(), q.rq.ring.Cap()
+	c.MaxSendWR, c.MaxRecvWR = q.sq.cap(), q.rq.cap()
 	c.MaxInline = ring.WQE(q.sq.ring.Record(0)).MaxInline()
 	q.maxInline = c.MaxInline
 	return nil
+}
+
+// dropRings gives the memory of both queues back.
+func (q *qp) dropRings() {
+	q.sq.drop(q.pd.d)
+	q.rq.drop(q.pd.d)
 }
 
 // forProvider returns c without the handles.
@@ -207,6 +220,14 @@ func (q *qp) attach() error {
 			return &OpError{"use", c.name(), ErrClosed}
 		}
 	}
+	if s := q.srq; s != nil {
+		if s.pd.d != d {
+			return invalidf("%s belongs to another device", s.name())
+		}
+		if s.closing {
+			return &OpError{"use", s.name(), ErrClosed}
+		}
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.qps) >= min(d.attr.MaxQP, maxQPNum/2) {
@@ -223,6 +244,9 @@ func (q *qp) attach() error {
 	q.pd.qps[q] = struct{}{}
 	q.sendCQ.users[q] = struct{}{}
 	q.recvCQ.users[q] = struct{}{}
+	if q.srq != nil {
+		q.srq.users[q] = struct{}{}
+	}
 	return nil
 }
 
@@ -243,6 +267,9 @@ func (q *qp) detach() {
 	delete(q.pd.qps, q)
 	delete(q.sendCQ.users, q)
 	delete(q.recvCQ.users, q)
+	if q.srq != nil {
+		delete(q.srq.users, q)
+	}
 	q.count(&d.gone)
 }
 
@@ -326,13 +353,11 @@ func (q *QP) Close() error {
 
 func (q *qp) close() (err error) {
 	q.once.Do(func() {
-		for _, w := range []*workQueue{&q.sq, &q.rq} {
-			w.mu.Lock() // a post in progress ends first; none begins after
-			w.closed = true
-			w.mu.Unlock()
-		}
+		q.sq.close()
+		q.rq.close()
 		err = q.ops.Close()
 		q.detach()
+		q.dropRings()
 		q.dropOwnCQ()
 	})
 	return err
@@ -340,6 +365,6 @@ func (q *qp) close() (err error) {
 
 // count adds the counters of q to s. It runs under d.mu.
 func (q *qp) count(s *Stats) {
-	s.SendsPosted += q.sq.ring.Tail()
-	s.RecvsPosted += q.rq.ring.Tail()
+	s.SendsPosted += q.sq.posted()
+	s.RecvsPosted += q.rq.posted()
 }

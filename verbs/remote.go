@@ -12,6 +12,23 @@ type Key uint32
 
 func (k Key) String() string { return fmt.Sprintf("0x%08x", uint32(k)) }
 
+// Inc returns k with the next last octet (ibv_inc_rkey): for binds of a memory
+// window of type 2 and for fast registrations, whose users choose that octet. An
+// octet that was not used lately keeps out who still knows an old key.
+func (k Key) Inc() Key { return k&^0xff | (k+1)&0xff }
+
+// next returns the key that follows k in the use of a window or region: want, or
+// for 0 the next one.
+func (k Key) next(want Key) (Key, error) {
+	switch {
+	case want == 0:
+		return k.Inc(), nil
+	case want>>8 != k>>8:
+		return 0, invalidf("key %v: only the last octet of %v can be chosen", want, k)
+	}
+	return want, nil
+}
+
 // RemoteBuf names memory of a peer: what the peer must tell before an RDMA Write
 // or Read. It is comparable and holds no resources.
 type RemoteBuf struct {

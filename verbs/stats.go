@@ -10,12 +10,14 @@ type Counter struct {
 // Stats is a snapshot of a device's counters. The first group counts objects
 // that are open now.
 type Stats struct {
-	PDs, MRs, CQs, QPs, SRQs int
-	MRBytes                  int64 // octets in open memory regions
+	PDs, MRs, MWs, CQs, QPs, SRQs int
+	MRBytes                       int64 // octets in open memory regions
+	QueueBytes                    int64 // octets in open work and completion queues
 
 	SendsPosted, RecvsPosted uint64 // work requests accepted, by all queue pairs so far
 	Completions              uint64 // stored in all completion queues so far
 	CompletionsLost          uint64 // found their completion queue full
+	Refused                  uint64 // objects that were not made because a limit was reached (syscall.ENOMEM)
 	Leaks                    uint64 // objects that became unreachable without Close
 
 	// Counters are the provider's own, in a fixed order.

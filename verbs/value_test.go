@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"math"
 	"net"
@@ -166,11 +165,6 @@ func TestErrors(t *testing.T) {
 	require.Contains(t, rej.Error(), "4 octets of private data")
 	require.NotContains(t, rej.Error(), "busy", "a peer's octets are not printed")
 	require.EqualError(t, &RejectError{}, "connection rejected by the peer")
-
-	s, err := (*PD).CreateSRQ(&PD{p: &pd{num: 4}}, SRQConfig{})
-	require.Nil(t, s)
-	require.EqualError(t, err, "create srq pd 4: a shared receive queue is not supported")
-	require.True(t, errors.Is(err, errors.ErrUnsupported))
 }
 
 func TestTerminateError(t *testing.T) {

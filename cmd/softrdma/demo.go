@@ -22,7 +22,8 @@ func (a *app) demoCommand() *cobra.Command {
 		Short: "Run the whole stack in memory: no device, no rights",
 		Long: `Runs two hosts in memory, each with all layers of the stack, on a link between
 them: connects, moves 1 octet to 64 MiB by Send, RDMA Write and RDMA Read and
-compares every octet, closes, has a connection rejected and an access refused.
+compares every octet, changes a word by atomics, closes, has a connection
+rejected and an access refused.
 
 With --flip the link damages frames and makes the TCP checksum right again.
 The CRC of MPA then ends the connection, which is what it is for (exit code 0);
@@ -32,12 +33,15 @@ with --no-crc too, wrong data gets through and the demo fails, as it should.`,
 			if err := a.checkDemo(c, &cfg); err != nil {
 				return err
 			}
+			if err := a.device.proto.set(&cfg.Proto); err != nil {
+				return err
+			}
 			file, err := a.device.openCapture()
 			if err != nil {
 				return err
 			}
 			cfg.Tap = file.tap()
-			cfg.MTU, cfg.NoCRC, cfg.Logger = a.device.mtu, a.device.noCRC, a.device.logger(a.stderr)
+			cfg.MTU, cfg.NoCRC, cfg.Logger = a.device.mtu, cfg.Proto.NoCRC, a.device.logger(a.stderr)
 			if !asJSON {
 				cfg.OnStep = a.demoLine
 			}

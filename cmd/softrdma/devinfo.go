@@ -46,6 +46,7 @@ type deviceDocument struct {
 	Version   string            `json:"fw_ver"`
 	Backend   string            `json:"backend"`
 	MTU       int               `json:"mtu"`
+	AtomicCap string            `json:"atomic_cap"`
 	Limits    []deviceLimit     `json:"limits"`
 	Memory    []deviceMemory    `json:"memory"`
 	Counters  map[string]uint64 `json:"counters"`
@@ -75,7 +76,7 @@ func newDeviceDocument(dev *verbs.Device) *deviceDocument {
 	attr := dev.Attr()
 	return &deviceDocument{
 		Schema: "softrdma.devinfo/v1", Name: attr.Name, Transport: attr.Transport.String(), NodeType: attr.NodeType.String(),
-		Version: readBuild().Version, Backend: iwarp.Explain(dev), MTU: attr.MTU, Limits: limits(&attr),
+		Version: readBuild().Version, Backend: iwarp.Explain(dev), MTU: attr.MTU, AtomicCap: attr.AtomicCap.String(), Limits: limits(&attr),
 		Memory: memory(dev), Counters: counters(dev),
 	}
 }
@@ -111,6 +112,7 @@ func (a *app) printDevice(dev *verbs.Device, verbose bool) error {
 	line("backend", d.Backend)
 	line("mtu", d.MTU)
 	if verbose {
+		line("atomic_cap", d.AtomicCap)
 		for _, l := range d.Limits {
 			line(l.Name, l.Value)
 		}

@@ -32,7 +32,7 @@ type deviceFlags struct {
 	gws     []string
 	mtu     int
 	silence time.Duration
-	noCRC   bool
+	proto   protocolFlags
 	capture string
 	stats   string
 	debug   bool
@@ -47,7 +47,7 @@ func (f *deviceFlags) register(set *pflag.FlagSet) {
 	set.StringSliceVar(&f.gws, "gw", nil, "next hop for addresses off the link, one for IPv4 and one for IPv6; repeatable (SOFTRDMA_GW)")
 	set.IntVar(&f.mtu, "mtu", 0, "octets of an IP packet; the interface's if 0 (SOFTRDMA_MTU)")
 	set.DurationVar(&f.silence, "keepalive", 0, "how long a silent peer is trusted to be there; 60s if 0, for ever if below")
-	set.BoolVar(&f.noCRC, "no-crc", false, "do not ask for the CRC of MPA; it is used all the same if the peer asks")
+	f.proto.register(set)
 	set.StringVar(&f.capture, "capture", "", "write our frames to this pcapng file")
 	set.StringVar(&f.stats, "stats", "", "write the device's counters to this JSON file at the end")
 	set.BoolVar(&f.debug, "debug", false, "log the life of connections to stderr")
@@ -87,7 +87,10 @@ func (f *deviceFlags) config(env func(string) string) (iwarp.Config, error) {
 	if c.MTU, err = strconv.Atoi(mtu); err != nil || c.MTU < 0 {
 		return c, usagef("leave it out for the interface's", "%s: %q is not a number of octets", from, mtu)
 	}
-	c.NoCRC, c.Keepalive = f.noCRC, f.silence
+	if err := f.proto.set(&c.Protocol); err != nil {
+		return c, err
+	}
+	c.Keepalive = f.silence
 	if c.Backend == iwarp.Kernel && f.capture != "" {
 		return c, usagef("capture on the interface with dumpcap or tcpdump", "--capture: the kernel backend sees no frames")
 	}

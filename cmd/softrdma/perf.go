@@ -36,6 +36,7 @@ type perfFlags struct {
 	rounds       int
 	minGbps      float64
 	maxP99       time.Duration
+	atomicType   string
 	set          *pflag.FlagSet
 }
 
@@ -47,9 +48,10 @@ func (a *app) perfCommand() *cobra.Command {
   softrdma perf write bw HOST                  64 KiB messages for 5 s
   softrdma perf send lat -s 64 HOST            half the round trip
   softrdma perf read bw -a --json HOST         2 octets to 8 MiB
+  softrdma perf atomic lat -A CMP_AND_SWAP HOST  8 octets, as always
   softrdma perf write lat --baseline tcp HOST  and plain TCP on the same path`)
 	f := c.PersistentFlags()
-	f.VarP((*sizeFlag)(&p.size), "size", "s", "octets of a message, or 64K, 1M (bw: 64K, lat: 8)")
+	f.VarP((*sizeFlag)(&p.size), "size", "s", "octets of a message, or 64K, 1M (bw: 64K, lat and atomic: 8)")
 	f.IntVarP(&p.iterations, "iters", "n", 0, "messages or rounds, instead of a duration")
 	f.BoolVarP(&p.all, "all", "a", false, "all sizes, 2 to 2^23, one second each unless -n or -D is given")
 	f.StringVarP(&p.duration, "duration", "D", "5", "how long each measurement takes, in seconds or as 500ms")
@@ -65,15 +67,18 @@ func (a *app) perfCommand() *cobra.Command {
 	f.Float64Var(&p.minGbps, "min-gbps", 0, "exit code 3 if the bandwidth is less, in 10^9 bits a second (bw)")
 	f.DurationVar(&p.maxP99, "max-p99", 0, "exit code 3 if the 99th percentile is more, as 50us (lat)")
 	p.set = f
-	for _, op := range []perf.Op{perf.Send, perf.Write, perf.Read} {
+	for _, op := range []perf.Op{perf.Send, perf.Write, perf.Read, perf.FetchAdd} {
 		c.AddCommand(a.perfOpCommand(op, p))
 	}
 	return c
 }
 
 func (a *app) perfOpCommand(op perf.Op, p *perfFlags) *cobra.Command {
-	name := map[perf.Op]string{perf.Send: "Send", perf.Write: "RDMA Write", perf.Read: "RDMA Read"}[op]
+	name := map[perf.Op]string{perf.Send: "Send", perf.Write: "RDMA Write", perf.Read: "RDMA Read", perf.FetchAdd: "atomics"}[op]
 	c := group(op.String(), "Measure "+name, "Measures "+name+".")
+	if op.Atomic() {
+		c.PersistentFlags().StringVarP(&p.atomicType, "atomic-type", "A", op.AtomicType(), "FETCH_AND_ADD or CMP_AND_SWAP")
+	}
 	for kind, short := range map[perf.Kind]string{
 		perf.Bandwidth: "Bandwidth of " + name,
 		perf.Latency:   "Latency of " + name + latencyOf(op),
@@ -83,6 +88,10 @@ func (a *app) perfOpCommand(op perf.Op, p *perfFlags) *cobra.Command {
 			Short: short,
 			Args:  wantArgs("HOST"),
 			RunE: func(c *cobra.Command, args []string) error {
+				op, err := p.op(op)
+				if err != nil {
+					return err
+				}
 				return a.perf(c.Context(), args[0], op, kind, p)
 			},
 		})
@@ -90,8 +99,20 @@ func (a *app) perfOpCommand(op perf.Op, p *perfFlags) *cobra.Command {
 	return c
 }
 
+// op is what a command measures.
+func (p *perfFlags) op(op perf.Op) (perf.Op, error) {
+	if !op.Atomic() {
+		return op, nil
+	}
+	op, err := perf.ParseAtomic(p.atomicType)
+	if err != nil {
+		return op, usagef("`softrdma perf atomic --help` lists the flags", "--atomic-type: %w", err)
+	}
+	return op, nil
+}
+
 func latencyOf(op perf.Op) string {
-	if op == perf.Read {
+	if op.Answered() {
 		return ": the whole round trip"
 	}
 	return ": half the round trip"
@@ -132,6 +153,10 @@ func (p *perfFlags) plan(host string, op perf.Op, kind perf.Kind) (*plan, error)
 		return nil, bad(errors.New("size, connections and depth begin with 1"))
 	case p.all && p.size != 0:
 		return nil, bad(errors.New("--all and --size exclude each other"))
+	case p.all && op.Atomic():
+		return nil, bad(fmt.Errorf("--all: an atomic works on %d octets, always", perf.AtomicSize))
+	case p.baseline != "" && op.Atomic() && kind == perf.Bandwidth:
+		return nil, bad(errors.New("--baseline: nothing of TCP is like many atomics in flight; it is for their latency"))
 	case p.baseline != "" && p.baseline != "tcp":
 		return nil, bad(fmt.Errorf("--baseline: %q is not one, tcp is", p.baseline))
 	case p.baselineAddr != "" && p.baseline == "":

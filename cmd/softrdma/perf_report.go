@@ -32,6 +32,7 @@ type perfDocument struct {
 
 type perfTest struct {
 	Op         string  `json:"op"`
+	AtomicType string  `json:"atomic_type,omitempty"`
 	Kind       string  `json:"kind"`
 	Latency    string  `json:"latency,omitempty"` // what counts as it
 	Depth      int     `json:"tx_depth"`
@@ -86,7 +87,7 @@ func newPerfDocument(dev *verbs.Device, pl *plan) *perfDocument {
 	d := &perfDocument{
 		Schema: "softrdma.perf/v1", Time: time.Now().UTC().Truncate(time.Second),
 		Test: perfTest{
-			Op: t.Op.String(), Kind: t.Kind.String(), Depth: t.Depth, QPs: t.QPs, Iterations: t.Iterations,
+			Op: t.Op.String(), AtomicType: t.Op.AtomicType(), Kind: t.Kind.String(), Depth: t.Depth, QPs: t.QPs, Iterations: t.Iterations,
 			Seconds: t.Duration.Seconds(), Warmup: t.Warmup.Seconds(), Verify: t.Verify, Rounds: pl.rounds,
 		},
 		Host: perf.ReadHost(), Version: b.Version, Revision: b.Revision,
@@ -94,7 +95,7 @@ func newPerfDocument(dev *verbs.Device, pl *plan) *perfDocument {
 	}
 	if t.Kind == perf.Latency {
 		d.Test.Latency = "half the round trip"
-		if t.Op == perf.Read {
+		if t.Op.Answered() {
 			d.Test.Latency = "the whole round trip"
 		}
 	}
@@ -164,6 +165,9 @@ func newPerfTable(w io.Writer, d *perfDocument) *perfTable { return &perfTable{w
 func (t *perfTable) head() {
 	test := &t.doc.Test
 	fmt.Fprintf(t.w, "%s %s to %s", test.Op, test.Kind, t.doc.Peer)
+	if test.AtomicType != "" {
+		fmt.Fprintf(t.w, ", %s", test.AtomicType)
+	}
 	if test.Latency != "" {
 		fmt.Fprintf(t.w, ", the latency is %s", test.Latency)
 	} else {

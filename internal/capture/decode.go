@@ -77,9 +77,12 @@ type FPDU struct {
 	Err error
 }
 
+// ErrMarkers is wrapped in the Err of an FPDU with a marker that points elsewhere than to
+// its length field.
+var ErrMarkers = errors.New("a marker and the FPDU around it disagree")
+
 // Errors that end the decoding of a direction. They are wrapped with details.
 var (
-	ErrMarkers   = errors.New("the stream has markers, which are not decoded")
 	ErrMissing   = errors.New("octets are missing from the capture")
 	ErrTruncated = errors.New("the stream ends inside an FPDU")
 	ErrStartup   = errors.New("malformed startup frame")
@@ -223,7 +226,7 @@ func (f *Flow) Encode() ([]byte, error) {
 		if err := f.FPDUs[i].serialize(buf); err != nil {
 			return nil, fmt.Errorf("FPDU %d: %w", i+1, err)
 		}
-		out = append(out, buf.Bytes()...)
+		out = append(out, f.FPDUs[i].MPA.weave(buf.Bytes())...)
 	}
 	return out, nil
 }

@@ -122,6 +122,12 @@ func (c *checker) zeros(u *FPDU) {
 	if t := u.RDMAP.Terminate; t != nil && (t.Rsvd != 0 || t.Swapped) {
 		c.say("the Terminate's control field is not as drawn in RFC 5040, Section 4.8")
 	}
+	for _, k := range u.MPA.Markers {
+		if k.Rsvd != 0 || k.Ptr%4 != 0 {
+			c.say("the reserved half or the low two bits of a marker are not zero (RFC 5044, Section 4.3)")
+			break
+		}
+	}
 	if !u.MPA.InUse && u.MPA.CRC != 0 {
 		c.say("the unused CRC field is not zero")
 	}

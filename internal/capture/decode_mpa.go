@@ -127,15 +127,16 @@ func bit(set bool, mask uint8) uint8 {
 	return 0
 }
 
-// MPA is the framing of one FPDU without markers (RFC 5044, Section 4.1):
-// ULPDU_Length, the ULPDU, 0 to 3 octets of padding, CRC.
+// MPA is the framing of one FPDU (RFC 5044, Section 4.1): ULPDU_Length, the ULPDU, 0 to
+// 3 octets of padding, CRC; with markers in between where the receiver asked for them.
 type MPA struct {
 	Contents []byte // the two length octets
 	Payload  []byte // the ULPDU
 	Pad      []byte
 	CRC      uint32 // as on the wire, least significant octet first (MPA-57)
-	Sum      uint32 // as computed over length, ULPDU and padding
+	Sum      uint32 // as computed over length, ULPDU and padding, and the markers among them
 	InUse    bool   // the connection uses the CRC; false: the field may hold anything
+	Markers  []Marker
 }
 
 const crcLen = 4
@@ -260,16 +261,20 @@ func (f *Flow) decode(s *Session, marked bool) {
 		f.Tail = len(rest)
 		f.fail(ErrRejected)
 		return
-	case marked:
-		// The place where markers would be taken out: every 512 octets, the first
-		// one before the first FPDU (RFC 5044, Section 4.3).
-		f.Tail = len(rest)
-		f.fail(ErrMarkers)
-		return
 	}
+	start := off
 	for len(rest) > 0 {
 		u := FPDU{Offset: off, MPA: MPA{InUse: s.CRC}}
-		n, err := u.MPA.decode(rest)
+		var n int
+		var err, wrong error
+		if marked {
+			n, err = u.MPA.decodeMarked(rest, off-start)
+			if errors.Is(err, ErrMarkers) {
+				err, wrong = nil, err
+			}
+		} else {
+			n, err = u.MPA.decode(rest)
+		}
 		if err != nil {
 			f.Tail = len(rest)
 			if f.FIN {
@@ -279,6 +284,9 @@ func (f *Flow) decode(s *Session, marked bool) {
 		}
 		u.Packet, u.Time = f.stream.source(off + n)
 		u.decode()
+		if wrong != nil {
+			u.Err = wrong
+		}
 		f.count(&u)
 		f.FPDUs = append(f.FPDUs, u)
 		rest, off = rest[n:], off+n

@@ -450,17 +450,6 @@ func TestStreamErrors(t *testing.T) {
 		c.say(1, 1460, sends(1, 1)...)
 		require.ErrorIs(t, c.decode().Err(), ErrRejected)
 	})
-	t.Run("MPA-20 M in the Request marks the responder's stream", func(t *testing.T) {
-		c := newConversation(t)
-		c.say(0, 1460, wiretest.Startup{Rev: 1, Flags: wiretest.FlagM}.Octets())
-		c.say(1, 1460, wiretest.Startup{Reply: true, Rev: 1}.Octets())
-		c.say(0, 1460, wiretest.Frame(wiretest.Untagged(3, true, 0, 0, 1, 0, nil), false))
-		require.NoError(t, c.decode().Err())
-		c.say(1, 1460, wiretest.Marked()[0].Octets)
-		s := c.decode()
-		require.ErrorIs(t, s.Err(), ErrMarkers)
-		require.Equal(t, 1, s.FPDUs())
-	})
 	t.Run("MPA-22 the CRC counts when either side asks for it", func(t *testing.T) {
 		for _, row := range []struct {
 			req, rep uint8

@@ -14,8 +14,6 @@
 //
 // # Limits
 //
-// Markers (RFC 5044, Section 4.3) are recognised in the startup frames but not
-// removed: the marked direction is reported with [ErrMarkers] and not decoded.
 // IP fragments are not put together. Frames with several VLAN tags or tunnels are
 // read as far as gopacket reads them.
 //

@@ -25,9 +25,10 @@ type CQE []byte
 const CQESize = 64
 
 // Opcodes of receive completions (ibv_wc_opcode). A completion of the send queue
-// carries the opcode of a work request: WRSend, WRRDMAWrite, WRRDMARead. (The
-// send opcodes of ibv_wc_opcode number the same operations differently; one
-// numbering is enough here.)
+// carries the opcode of a work request: WRSend, WRRDMAWrite, WRRDMARead,
+// WRAtomicCmpAndSwp, WRAtomicFetchAndAdd; one with immediate data or invalidation
+// shows as the plain operation. (The send opcodes of ibv_wc_opcode number the same
+// operations differently; one numbering is enough here.)
 const (
 	WCRecv            uint8 = 128
 	WCRecvRDMAWithImm uint8 = 129
@@ -48,7 +49,7 @@ type Completion struct {
 	Op        uint8  // WRSend and so on, WCRecv, WCRecvRDMAWithImm
 	Flags     uint8  // ibv_wc_flags
 	Solicited bool   // the message asked for an event; an error counts as solicited by itself
-	ByteLen   uint32 // octets received or read
+	ByteLen   uint32 // octets received, read or, by an atomic, fetched; with immediate data, written before
 	QP        uint32 // the queue pair
 	SRQ       uint32 // the shared receive queue the request came from
 	SrcQP     uint32 // the sender, where the transport names one

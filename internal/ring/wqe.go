@@ -16,11 +16,15 @@ import "encoding/binary"
 //	 28  key to invalidate, 4 octets
 //	 32  immediate data, 8 octets
 //	 40  compare, compare mask, value, value mask: 8 octets each
-//	 72  not used yet
+//	 72  new key of a window or region, 4 octets
+//	 76  key of the region a window is bound to, 4 octets
+//	 80  offset and length in it, 8 octets each
+//	 96  rights (ibv_access_flags)
+//	 97  not used yet
 //	112  SGEs of 16 octets: offset 8, key 4, length 4
 //
 // Inline data starts at 40: no operation has both inline data and the operands
-// of an atomic. A receive uses the ID and the SGEs alone.
+// of an atomic or a bind. A receive uses the ID and the SGEs alone.
 type WQE []byte
 
 const (
@@ -50,6 +54,9 @@ const (
 	WRBindMW
 	WRSendWithInv
 )
+
+// WRRegMR makes a region valid. Its number is that of the Linux kernel.
+const WRRegMR uint8 = 0x20
 
 // Send flags (ibv_send_flags). Signaled is set by the poster also where the
 // queue pair signals everything.
@@ -92,6 +99,23 @@ func (w WQE) Val() uint64 { return binary.LittleEndian.Uint64(w[56:64]) }
 
 // ValMask returns the mask of Val.
 func (w WQE) ValMask() uint64 { return binary.LittleEndian.Uint64(w[64:72]) }
+
+// Bind is what a request to bind a window or to make a region valid says.
+type Bind struct {
+	Key    uint32 // of the window or region: its index, and the key octet it gets
+	Region uint32 // key of the region a window is bound to
+	Off    uint64 // of the window in it
+	Len    uint64
+	Access uint8 // ibv_access_flags
+}
+
+// Bind returns what a bind says.
+func (w WQE) Bind() Bind {
+	return Bind{
+		Key: binary.LittleEndian.Uint32(w[72:76]), Region: binary.LittleEndian.Uint32(w[76:80]),
+		Off: binary.LittleEndian.Uint64(w[80:88]), Len: binary.LittleEndian.Uint64(w[88:96]), Access: w[96],
+	}
+}
 
 // MaxSGE returns how many SGEs the record has room for.
 func (w WQE) MaxSGE() int { return (len(w) - wqeSGEs) / SGESize }
@@ -174,4 +198,13 @@ func (w WQE) SetAtomic(compare, compareMask, val, valMask uint64) {
 	binary.LittleEndian.PutUint64(w[48:56], compareMask)
 	binary.LittleEndian.PutUint64(w[56:64], val)
 	binary.LittleEndian.PutUint64(w[64:72], valMask)
+}
+
+// SetBind writes what a bind says.
+func (w WQE) SetBind(b Bind) {
+	binary.LittleEndian.PutUint32(w[72:76], b.Key)
+	binary.LittleEndian.PutUint32(w[76:80], b.Region)
+	binary.LittleEndian.PutUint64(w[80:88], b.Off)
+	binary.LittleEndian.PutUint64(w[88:96], b.Len)
+	w[96] = b.Access
 }

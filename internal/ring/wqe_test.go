@@ -33,6 +33,8 @@ func TestWQEFields(t *testing.T) {
 	w.SetInv(0x31323334)
 	w.SetImm(0x4142434445464748)
 	w.SetAtomic(1, 2, 3, 4)
+	bind := Bind{Key: 0x71, Region: 0x72, Off: 1 << 41, Len: 1 << 42, Access: 0x73}
+	w.SetBind(bind)
 	w.SetSGE(0, 0x51, 0x52, 0x53)
 	w.SetSGE(2, 0x61, 0x62, 1<<40)
 	w.SetNumSGE(3)
@@ -45,6 +47,7 @@ func TestWQEFields(t *testing.T) {
 	require.Equal(t, uint32(0x31323334), w.Inv())
 	require.Equal(t, uint64(0x4142434445464748), w.Imm())
 	require.Equal(t, []uint64{1, 2, 3, 4}, []uint64{w.Compare(), w.CompareMask(), w.Val(), w.ValMask()})
+	require.Equal(t, bind, w.Bind())
 	require.Equal(t, 3, w.NumSGE())
 	key, n, off := w.SGE(2)
 	require.Equal(t, []uint64{0x61, 0x62, 1 << 40}, []uint64{uint64(key), uint64(n), off})
@@ -52,6 +55,8 @@ func TestWQEFields(t *testing.T) {
 	// The layout is shared between processes: pin some octets.
 	require.Equal(t, []byte{8, 7, 6, 5, 4, 3, 2, 1, 4, 3, 3, 0, 0, 0, 0, 0}, []byte(w[:16]))
 	require.Equal(t, []byte{0x24, 0x23, 0x22, 0x21}, []byte(w[24:28]))
+	require.Equal(t, []byte{0x71, 0, 0, 0, 0x72}, []byte(w[72:77]))
+	require.Equal(t, []byte{0x73, 0xee}, []byte(w[96:98]), "rights, then octets of the earlier lap")
 	require.Equal(t, byte(0x53), w[112])
 }
 
@@ -99,6 +104,7 @@ func FuzzWQE(f *testing.F) {
 		}
 		require.LessOrEqual(t, len(w.Inline()), w.MaxInline())
 		_, _, _, _, _, _, _ = w.ID(), w.Op(), w.Flags(), w.RemoteAddr(), w.RKey(), w.Inv(), w.Imm()
+		w.Bind()
 		_, _, _, _ = w.Compare(), w.CompareMask(), w.Val(), w.ValMask()
 		if w.Valid() { // what was read writes back to the same counts
 			n := w.NumSGE()

@@ -26,6 +26,7 @@ type Peer struct {
 	// Patience bounds each wait for the other side. 5 s at first.
 	Patience time.Duration
 	buf      []byte
+	pad      []byte // what stands in the padding of short messages; zeros if nil
 }
 
 // NewPeer plays over conn, which it closes at the end of the test.
@@ -67,9 +68,26 @@ func (p *Peer) Send(ulpdus ...[]byte) {
 	p.t.Helper()
 	var b []byte
 	for _, u := range ulpdus {
-		b = append(b, Frame(u, p.CRC)...)
+		b = append(b, p.frame(u)...)
 	}
 	p.Write(b)
+}
+
+// short is the longest payload that siw sends from the buffer of its headers, in which old
+// octets stand.
+const short = 32
+
+func (p *Peer) frame(ulpdu []byte) []byte {
+	f := Frame(ulpdu, p.CRC)
+	if p.pad == nil || len(ulpdu) > 18+short {
+		return f
+	}
+	end := len(f) - 4
+	copy(f[2+len(ulpdu):end], p.pad)
+	if p.CRC {
+		return appendCRC(f[:end], f[:end])
+	}
+	return f
 }
 
 // Startup reads one startup frame and nothing beyond it.

@@ -128,7 +128,7 @@ func open(t *testing.T, c *mpa.Conn, ses *capture.Session, f *capture.Flow) bool
 		return true
 	}
 	e, _ := ses.Initiator.Startup.Enhanced()
-	require.NoError(t, c.Request(mpa.Config{NoCRC: !ses.CRC, ClientServer: !e.A, OfferWrite: e.A, IRD: 128, ORD: 128}, nil))
+	require.NoError(t, c.Request(mpa.Config{NoCRC: !ses.CRC, ClientServer: !e.A, OfferRTR: mpa.Kinds(mpa.RTRWrite, mpa.RTRRead), IRD: 128, ORD: 128}, nil))
 	rep, ok, err := c.RecvReply()
 	require.NoError(t, err)
 	require.True(t, ok)

@@ -12,10 +12,13 @@ import (
 
 // runInside runs this program again as root of a user namespace with a network
 // namespace of its own. The error says that the host does not allow it.
-func runInside(args []string, strict bool, out io.Writer) (int, error) {
+func runInside(args []string, o options, out io.Writer) (int, error) {
 	own := []string{insideFlag}
-	if strict {
+	if o.strict {
 		own = append(own, "-strict")
+	}
+	if o.json != "" {
+		own = append(own, "-json", o.json)
 	}
 	// No network in there: what go still has to download comes first.
 	fetch := exec.Command("go", "list", "-test", "-deps", "./...")

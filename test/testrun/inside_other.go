@@ -7,6 +7,6 @@ import (
 	"io"
 )
 
-func runInside([]string, bool, io.Writer) (int, error) { return 0, errors.ErrUnsupported }
+func runInside([]string, options, io.Writer) (int, error) { return 0, errors.ErrUnsupported }
 
 func prepareInside() error { return errors.ErrUnsupported }

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -61,6 +62,18 @@ func TestRunIsStrict(t *testing.T) {
 	require.Zero(t, run([]string{"-plain", "-strict", "-run", "^TestSummary$", "."}, &out), out.String())
 	require.Contains(t, out.String(), "1 passed, 0 failed, 0 left out")
 	require.NotZero(t, run([]string{"-plain", "-run", "^TestSummary$", "./nowhere"}, &out))
+
+	// The same words go to a file.
+	words := filepath.Join(t.TempDir(), "words.json")
+	require.Zero(t, run([]string{"-json", words, "-plain", "-run", "^TestSummary$", "."}, &out), out.String())
+	f, err := os.Open(words)
+	require.NoError(t, err)
+	defer f.Close()
+	again := newSummary(&out)
+	require.NoError(t, again.read(f))
+	require.Equal(t, 1, again.passed)
+	require.Equal(t, 2, run([]string{"-json"}, &out))
+	require.NotZero(t, run([]string{"-json", "/nowhere/words", "-plain", "."}, &out))
 
 	t.Chdir(t.TempDir())
 	require.NoError(t, os.WriteFile("go.mod", []byte("module lame\n"), 0o644))

@@ -77,6 +77,13 @@ const (
 	quarter = arena / 4
 )
 
+// Behind the quarters: the word that the peer's atomics change, and what ours
+// fetch.
+const (
+	word    = arena
+	fetched = arena + 8
+)
+
 // largest is the longest message of a worker, in octets.
 const largest = 40000
 
@@ -91,7 +98,7 @@ type worker struct {
 }
 
 func newWorker(t *testing.T, d *verbs.Device) *worker {
-	w := &worker{end: newEnd(t, d, arena)}
+	w := &worker{end: newEnd(t, d, arena+64)}
 	var err error
 	w.recvs, err = d.CreateCQ(verbs.CQConfig{Depth: limit})
 	require.NoError(t, err)
@@ -132,7 +139,7 @@ func (w *worker) request(r *rand.Rand, id uint64) verbs.SendWR {
 	if r.IntN(8) == 0 {
 		wr.Flags |= verbs.SendFence
 	}
-	switch r.IntN(5) {
+	switch r.IntN(7) {
 	case 0, 1:
 		wr.Op = verbs.OpSend
 	case 2:
@@ -142,6 +149,14 @@ func (w *worker) request(r *rand.Rand, id uint64) verbs.SendWR {
 		wr.SGL = []verbs.SGE{w.mr.SGE(sink+off, n)}
 	case 4:
 		wr.Op, wr.SGL, wr.Inline = verbs.OpSend, nil, w.mr.Bytes()[:r.IntN(40)]
+	case 5:
+		wr.Op, wr.Remote, wr.Imm = verbs.OpWriteWithImm, w.peer.Slice(target+off, n), id
+	case 6:
+		wr.Op, wr.Remote, wr.Val = verbs.OpFetchAdd, w.peer.Slice(word, 8), id
+		wr.SGL = []verbs.SGE{w.mr.SGE(fetched, 8)}
+		if r.IntN(2) == 0 {
+			wr.Op = verbs.OpCompareSwap
+		}
 	}
 	return wr
 }

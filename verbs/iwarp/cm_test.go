@@ -220,7 +220,7 @@ func TestSetupPolicy(t *testing.T) {
 	rev1 := p(func(p *iwarp.Protocol) { p.Rev1 = true })
 	needRev2 := p(func(p *iwarp.Protocol) { p.RequireRev2 = true })
 	clientServer := p(func(p *iwarp.Protocol) { p.ClientServer = true })
-	offerWrite := p(func(p *iwarp.Protocol) { p.OfferWrite = true })
+	offerWrite := p(func(p *iwarp.Protocol) { p.OfferRTR = iwarp.RTRWrite | iwarp.RTRRead })
 	for _, c := range []struct {
 		name         string
 		mine, theirs iwarp.Protocol
@@ -232,7 +232,8 @@ func TestSetupPolicy(t *testing.T) {
 		{"SEC-60 CRC demanded of a peer that asks for none", noCRC, needCRC, false},
 		{"SEC-60 CRC demanded by the initiator", needCRC, noCRC, true}, // a responder echoes C
 		{"MPA-33 revision 1", rev1, iwarp.Protocol{}, true},
-		{"MPA-34 revision 1 responder", iwarp.Protocol{}, rev1, false},
+		{"MPA-34 revision 1 responder", iwarp.Protocol{}, rev1, true},
+		{"MPA-34 revision 1 responder and no falling back", needRev2, rev1, false},
 		{"SEC-60 revision 2 demanded", rev1, needRev2, false},
 		{"client/server", clientServer, iwarp.Protocol{}, true},
 		{"Write as ready-to-receive message", offerWrite, iwarp.Protocol{}, true},

@@ -52,6 +52,7 @@ type Config struct {
 	MTU       int            // octets of an IP packet; the interface's if 0
 
 	Protocol
+	Limits Limits // of what applications can take and peers can make the device hold
 
 	AddressProbe time.Duration // how long Open asks the link whether another host has one of Addrs; DefaultAddressProbe if 0, not at all if negative
 	DownGrace    time.Duration // how long the interface may be down before the device fails, with all its connections; DefaultDownGrace if 0, at once if negative, as always when it is deleted
@@ -61,26 +62,55 @@ type Config struct {
 	Logger  *slog.Logger                         // connection set-up and loss; nil for none
 }
 
+// RTR is a set of ready-to-receive messages, with one of which the initiator
+// opens a connection of the peer-to-peer model (RFC 6581, Section 9.2). It
+// reaches no application.
+type RTR = mpa.RTRKinds
+
+// The ready-to-receive messages; each is empty.
+const (
+	RTRWrite RTR = 1 << (mpa.RTRWrite - 1)
+	RTRRead  RTR = 1 << (mpa.RTRRead - 1)
+	RTRSend  RTR = 1 << (mpa.RTRSend - 1)
+)
+
 // Protocol holds what a device asks for and insists on when it sets up a
-// connection. The zero value is what every known peer accepts: CRC, MPA
-// revision 2, peer-to-peer with a zero-length Read as the ready-to-receive
-// message (RFC 5044, RFC 6581).
+// connection. The zero value is what every known peer accepts: CRC, no markers,
+// MPA revision 2, peer-to-peer with a zero-length Read as the ready-to-receive
+// message (RFC 5044, RFC 6581). A dial whose Request of revision 2 is reset is
+// tried once more with revision 1, as cxgb4 and irdma do, unless RequireRev2 or
+// RequireRTR is set: then what revision 1 does not negotiate, the read depths,
+// is what each side was given.
 type Protocol struct {
 	NoCRC        bool // do not ask for a CRC; it is used all the same if the peer asks for one
 	RequireCRC   bool // refuse a peer that would run without CRC
-	Rev1         bool // start with MPA revision 1, which negotiates no read depths
+	Rev1         bool // speak MPA revision 1 alone, which negotiates no read depths; a Request of revision 2 is reset
 	RequireRev2  bool // refuse a peer that speaks revision 1 only
-	ClientServer bool // do not ask for the peer-to-peer model of RFC 6581
-	OfferWrite   bool // offer a zero-length Write as ready-to-receive message too
+	ClientServer bool // do not ask for the peer-to-peer model of RFC 6581: the initiator's first message opens the connection
 
-	IRD int // inbound reads a connection takes unless it asks for another number; DefaultReadDepth if 0
-	ORD int // outbound reads likewise
+	OfferRTR   RTR  // what a dial offers to open the connection with; the Read alone if 0: siw, cxgb4 and irdma all take it
+	TakeRTR    RTR  // what a listener takes; Write and Read if 0
+	RequireRTR bool // refuse a peer of the client/server model, or of revision 1
+	LegacyRTR  bool // open with a zero-length Read in revision 1 too, though nothing agreed on it: cxgb4 waits for one
+
+	Markers       bool // ask the peer for markers in what it sends (RFC 5044, Section 4.3); siw refuses
+	RefuseMarkers bool // refuse a peer that asks for markers, instead of sending them
+	LargeFPDUs    bool // FPDUs of up to 64 KiB instead of one per TCP segment, where both sides say so; siw takes them, hardware may not
+	PrivateLimit  int  // most octets of an application's private data; 0 for what fits. All known peers take mpa.MaxPrivateInterop
+	RequireORD    bool // refuse an initiator that takes fewer reads than the connection is to have outstanding, instead of making do
+
+	NoAtomics   bool // neither post atomics nor do a peer's, which ends a connection that asks for one (RFC 7306)
+	NoImmediate bool // likewise RDMA Write with Immediate
+
+	IRD    int // inbound reads a connection takes unless it asks for another number; DefaultReadDepth if 0
+	ORD    int // outbound reads likewise
+	MaxORD int // bounds the outbound reads of every connection, whatever it asks for: 32 for Chelsio T4 to T6; MaxReadDepth if 0
 
 	ConnectTimeout time.Duration // TCP connect, and again from Request to Reply; 10 s if 0
 	RequestTimeout time.Duration // from a TCP connection to its whole Request; 5 s if 0
 	DrainTimeout   time.Duration // from our Terminate or FIN to the peer's FIN, and the longest that the peer may take nothing before it; 3 s if 0
 	Keepalive      time.Duration // how long a peer that is silent is trusted; DefaultKeepalive if 0, for ever while nothing is under way if negative
-	HalfOpen       int           // connections of one listener that have sent no whole Request; further ones wait until the oldest gives way, after 100 ms; 1024 if 0
+	HalfOpen       int           // connections of one listener that have sent no whole Request; one more, and the longest silent gives way, after 100 ms; DefaultHalfOpen if 0
 }
 
 const (
@@ -101,6 +131,11 @@ const (
 	// DefaultReadDepth is the number of reads in flight each way, clear of
 	// the smallest limit of known adapters (32).
 	DefaultReadDepth = 16
+	// DefaultHalfOpen lets an honest peer in at once beside a thousand silent
+	// ones, and clears a full TCP backlog of 4096 in half a second. A half-open
+	// connection takes about 4 KiB, so they are 4 MiB a listener. With 128 the
+	// honest peer would wait for most of a second, and a backlog for four.
+	DefaultHalfOpen = 1024
 	// MaxReadDepth bounds both depths: what one connection may hold in read
 	// slots, and what Linux siw grants at most.
 	MaxReadDepth = 128
@@ -108,7 +143,6 @@ const (
 	connectTimeout = 10 * time.Second
 	requestTimeout = 5 * time.Second
 	drainTimeout   = 3 * time.Second
-	halfOpen       = 1024
 )
 
 // withDefaults returns a checked copy with every zero replaced.
@@ -125,7 +159,8 @@ func (p Protocol) withDefaults() (Protocol, error) {
 	}
 	def(&p.IRD, DefaultReadDepth)
 	def(&p.ORD, DefaultReadDepth)
-	def(&p.HalfOpen, halfOpen)
+	def(&p.MaxORD, MaxReadDepth)
+	def(&p.HalfOpen, DefaultHalfOpen)
 	after(&p.ConnectTimeout, connectTimeout)
 	after(&p.RequestTimeout, requestTimeout)
 	after(&p.DrainTimeout, drainTimeout)
@@ -139,6 +174,14 @@ func (p Protocol) withDefaults() (Protocol, error) {
 		return p, fmt.Errorf("NoCRC and RequireCRC exclude each other: set one of them")
 	case p.Rev1 && p.RequireRev2:
 		return p, fmt.Errorf("Rev1 and RequireRev2 exclude each other: set one of them")
+	case p.RequireRTR && (p.Rev1 || p.ClientServer):
+		return p, fmt.Errorf("RequireRTR excludes Rev1 and ClientServer, which have no ready-to-receive message: set one of them")
+	case (p.OfferRTR|p.TakeRTR)&^(RTRWrite|RTRRead|RTRSend) != 0:
+		return p, fmt.Errorf("OfferRTR %#x, TakeRTR %#x: make them of RTRWrite, RTRRead and RTRSend", uint8(p.OfferRTR), uint8(p.TakeRTR))
+	case p.PrivateLimit < 0 || p.PrivateLimit > mpa.MaxPrivate:
+		return p, fmt.Errorf("PrivateLimit %d: it must be 0..%d", p.PrivateLimit, mpa.MaxPrivate)
+	case p.MaxORD < 0 || p.MaxORD > MaxReadDepth:
+		return p, fmt.Errorf("MaxORD %d: it must be 0..%d", p.MaxORD, MaxReadDepth)
 	}
 	return p, nil
 }
@@ -154,7 +197,9 @@ func (p Protocol) mpa(ird, ord int) mpa.Config {
 	}
 	return mpa.Config{
 		NoCRC: p.NoCRC, RequireCRC: p.RequireCRC, Rev1: p.Rev1, RequireRev2: p.RequireRev2,
-		ClientServer: p.ClientServer, OfferWrite: p.OfferWrite,
-		IRD: depth(ird, p.IRD), ORD: depth(ord, p.ORD), MaxIRD: MaxReadDepth,
+		ClientServer: p.ClientServer, OfferRTR: p.OfferRTR, TakeRTR: p.TakeRTR,
+		RequireRTR: p.RequireRTR, LegacyRTR: p.LegacyRTR,
+		Markers: p.Markers, RefuseMarkers: p.RefuseMarkers, LargeFPDUs: p.LargeFPDUs, PrivateLimit: p.PrivateLimit,
+		IRD: depth(ird, p.IRD), ORD: min(depth(ord, p.ORD), p.MaxORD), MaxIRD: MaxReadDepth, RequireORD: p.RequireORD,
 	}
 }

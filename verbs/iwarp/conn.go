@@ -4,11 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"net/netip"
 	"sync/atomic"
 	"time"
 
 	"github.com/softrdma/softrdma/mpa"
-	"github.com/softrdma/softrdma/netstack"
 	"github.com/softrdma/softrdma/rdmap"
 	"github.com/softrdma/softrdma/verbs"
 )
@@ -21,7 +22,7 @@ import (
 //	responder: awaitRequest -> awaitAccept -> awaitRTR -> running -> draining -> gone
 type conn struct {
 	dev     *device
-	tcp     *netstack.Conn
+	tcp     carrier
 	mpa     *mpa.Conn
 	stream  *rdmap.Stream // from running on; awaitRTR too
 	qp      *qp           // likewise
@@ -30,6 +31,7 @@ type conn struct {
 	blocked atomic.Bool // the sending side waits for the window
 	said    atomic.Bool // draining: our last octet is with TCP, or never will be
 	taken   uint64      // draining: octets that TCP had taken when the time was last set
+	rtrSend bool        // responder: the first Send opens the connection and is nothing to the application
 
 	deadline time.Time     // zero: none
 	nudge    time.Duration // initiator: how long the next answer to the ready-to-receive message is waited for
@@ -39,7 +41,19 @@ type conn struct {
 	lis    *listener // responder: where it came from
 	req    *request  // responder: from awaitAccept on
 	queued bool      // in device.again
+	slots  int       // of device.slots
 	lost   error     // the sending side found TCP dead: the end, once all that came before is received
+}
+
+// carrier is what a connection needs of TCP: *netstack.Conn. This package's
+// tests of the receive path put a stream in memory in its place.
+type carrier interface {
+	mpa.ByteStream
+	Connected() (bool, error)
+	Close()
+	SetOwner(owner any)
+	LocalAddr() netip.AddrPort
+	RemoteAddr() netip.AddrPort
 }
 
 type connState uint8
@@ -55,7 +69,7 @@ const (
 	gone
 )
 
-func (d *device) newConn(tcp *netstack.Conn, s connState, limit time.Duration) *conn {
+func (d *device) newConn(tcp carrier, s connState, limit time.Duration) *conn {
 	c := &conn{dev: d, tcp: tcp, state: s, slot: -1}
 	c.mpa = mpa.NewConn(tcp, d.pool)
 	tcp.SetOwner(c)
@@ -119,15 +133,23 @@ func (c *conn) handle(ev *rdmap.Event) bool {
 	ok := true
 	switch ev.Kind {
 	case rdmap.NeedRecv:
-		if b, posted := q.rq.take(); posted {
+		if c.rtrSend {
+			c.stream.Give(rdmap.RecvBuf{})
+		} else if b, posted := q.rq.take(); posted {
 			c.stream.Give(b)
 		} else {
+			c.dev.stats.noReceive.Add(1)
 			c.stream.Refuse()
 		}
 	case rdmap.RecvDone:
-		ok = q.rq.finish(ev)
-	case rdmap.ReadDone:
+		if c.rtrSend {
+			c.rtrSend = false
+		} else {
+			ok = q.rq.finish(ev)
+		}
+	case rdmap.ReadDone: // or an atomic
 		ok = q.sq.finish(ev.ID, ev.Len)
+		ev.KickTx = q.sq.answered() || ev.KickTx
 	case rdmap.RTRDone:
 		c.dev.timers.drop(c)
 	}
@@ -146,11 +168,14 @@ func (c *conn) handle(ev *rdmap.Event) bool {
 // run enters FPDU mode under queue pair q.
 func (c *conn) run(q *qp, p mpa.Params, initiator bool) {
 	c.params = p
+	c.rtrSend = !initiator && p.RTR == mpa.RTRSend
 	c.stream = rdmap.NewStream(c.mpa, rdmap.Config{
-		Table: c.dev.table, PD: q.pd, IRD: p.IRD, ORD: p.ORD,
+		Table: c.dev.table, PD: q.pd, QP: q.num, IRD: p.IRD, ORD: p.ORD,
 		Initiator: initiator, PeerToPeer: p.PeerToPeer, RTR: p.RTR,
+		NoAtomics: c.dev.proto.NoAtomics, NoImmediate: c.dev.proto.NoImmediate,
 	})
 	c.qp = q
+	q.sq.begin(initiator && p.RTR == mpa.RTRRead)
 	c.dev.mu.Lock()
 	c.dev.live[c] = struct{}{}
 	c.dev.mu.Unlock()
@@ -201,7 +226,14 @@ func (c *conn) over(cause error, s verbs.QPState, e endState) {
 	c.dev.stats.ended.Add(1)
 	c.log("connection ended", "cause", cause)
 	if cause != nil {
-		c.dev.event(eventOf(cause, c.qp.num))
+		e := eventOf(cause, c.qp.num)
+		switch e.Type {
+		case verbs.EventQPAccessErr:
+			c.dev.stats.accessErrors.Add(1)
+		case verbs.EventQPReqErr:
+			c.dev.stats.requestErrors.Add(1)
+		}
+		c.dev.event(e)
 		cause = streamError(cause)
 	}
 	c.qp.stop(cause, s, e)
@@ -263,6 +295,7 @@ func (c *conn) release(shut func()) {
 	if q := c.qp; q != nil {
 		q.tx.Lock()
 		q.conn = nil
+		orphan := q.orphan
 		shut()
 		c.mpa.Drop()
 		q.tx.Unlock()
@@ -270,6 +303,9 @@ func (c *conn) release(shut func()) {
 		c.dev.mu.Lock()
 		c.dev.totals.add(c)
 		delete(c.dev.live, c)
+		if orphan {
+			c.dev.orphans--
+		}
 		c.dev.mu.Unlock()
 	} else {
 		shut()
@@ -277,6 +313,7 @@ func (c *conn) release(shut func()) {
 	if c.lis != nil {
 		c.lis.forget(c)
 	}
+	_ = c.takeSlots(0) // fewer always go
 	c.dev.timers.drop(c)
 	delete(c.dev.conns, c)
 }
@@ -326,8 +363,8 @@ func (c *conn) owes() bool {
 }
 
 func (c *conn) log(msg string, args ...any) {
-	if l := c.dev.log; l != nil {
-		l.Info(msg, append(args, "local", c.tcp.LocalAddr(), "peer", c.tcp.RemoteAddr(), "qp", c.qpNum())...)
+	if c.dev.log.to != nil {
+		c.dev.log.log(slog.LevelInfo, msg, append(args, "local", c.tcp.LocalAddr(), "peer", c.tcp.RemoteAddr(), "qp", c.qpNum())...)
 	}
 }
 

@@ -1,7 +1,6 @@
 package iwarp
 
 import (
-	"log/slog"
 	"sync"
 	"sync/atomic"
 
@@ -14,39 +13,44 @@ import (
 // device joins the protocol column to the TCP/IP stack and runs the two
 // goroutines.
 type device struct {
-	proto Protocol
-	attr  verbs.DeviceAttr
-	log   *slog.Logger
-	stack *netstack.Stack
-	claim []*netstack.Claim // of our addresses
-	table *ddp.Table
-	pool  *mempool.Pool // FPDUs on their way to TCP
-	why   string        // see Explain
-	bufs  []buffers     // see Memory
-	txq   txQueue
-	role  receiver       // who receives
-	rx    sync.WaitGroup // the receive goroutine
-	tx    sync.WaitGroup // the transmit goroutine
-	stats stats
+	proto  Protocol
+	attr   verbs.DeviceAttr
+	limits Limits
+	log    limitedLog
+	stack  *netstack.Stack
+	claim  []*netstack.Claim // of our addresses
+	table  *ddp.Table
+	pool   *mempool.Pool // FPDUs on their way to TCP
+	why    string        // see Explain
+	bufs   []buffers     // see Memory
+	txq    txQueue
+	role   receiver       // who receives
+	rx     sync.WaitGroup // the receive goroutine
+	tx     sync.WaitGroup // the transmit goroutine
+	stats  stats
 
-	events chan verbs.AsyncEvent
+	events eventQueue
 	onStop func() error // ends what wraps the port
 
-	mu     sync.Mutex // guards what follows
-	qps    map[uint32]*qp
-	cmds   []func()           // for the receive goroutine
-	asked  atomic.Bool        // there are some; written under mu, read without
-	closed bool               // no new queue pair
-	ended  bool               // the receive goroutine takes no commands any more
-	live   map[*conn]struct{} // in FPDU mode, for the counters
-	totals streamTotals
+	mu      sync.Mutex // guards what follows
+	qps     map[uint32]*qp
+	srqs    map[uint32]*sharedQueue
+	orphans int                // connections of closed queue pairs that still end
+	cmds    []func()           // for the receive goroutine
+	asked   atomic.Bool        // there are some; written under mu, read without
+	closed  bool               // no new queue pair
+	ended   bool               // the receive goroutine takes no commands any more
+	live    map[*conn]struct{} // in FPDU mode, for the counters
+	totals  streamTotals
 
 	// The receive goroutine's own; guarded by role.mu.
 	conns     map[*conn]struct{}
 	listeners map[*netstack.Listener]*listener
 	timers    timers
 	again     []*conn         // had more to do when their turn ended
+	before    []*conn         // memory for again's next list
 	overrun   map[uint32]bool // completion queues that were reported
+	slots     int             // inbound reads that all connections may have in flight
 	stopping  bool
 	dead      bool // the stack has lost its link for good
 }
@@ -57,22 +61,26 @@ type device struct {
 const (
 	txBuffers    = 32
 	txBufferSize = 256 << 10
-	eventBacklog = 1024
 )
 
 func newDevice(s *netstack.Stack, c *Config, name string) (*device, error) {
+	limits, err := c.Limits.withDefaults()
+	if err != nil {
+		return nil, err
+	}
 	pool, err := mempool.New(mempool.Config{Count: txBuffers, Size: txBufferSize, Pages: mempool.Huge})
 	if err != nil {
 		return nil, err
 	}
 	d := &device{
-		proto: c.Protocol, log: c.Logger, stack: s, pool: pool, table: ddp.NewTable(),
-		attr:   attr(name, s.MTU()),
-		events: make(chan verbs.AsyncEvent, eventBacklog),
-		qps:    map[uint32]*qp{}, conns: map[*conn]struct{}{}, listeners: map[*netstack.Listener]*listener{},
+		proto: c.Protocol, limits: limits, log: limitedLog{to: c.Logger}, stack: s, pool: pool, table: ddp.NewTable(),
+		attr: attr(name, s.MTU(), &c.Protocol),
+		qps:  map[uint32]*qp{}, srqs: map[uint32]*sharedQueue{}, conns: map[*conn]struct{}{}, listeners: map[*netstack.Listener]*listener{},
 		overrun: map[uint32]bool{}, live: map[*conn]struct{}{},
 		bufs: []buffers{poolBuffers("transmit buffers", pool)},
 	}
+	limits.put(&d.attr)
+	d.events.init()
 	d.txq.init()
 	d.role.init()
 	d.rx.Go(d.rxLoop)
@@ -82,24 +90,23 @@ func newDevice(s *netstack.Stack, c *Config, name string) (*device, error) {
 
 // provider is what package verbs reaches of a device.
 func (d *device) provider() verbs.Provider {
-	return verbs.Provider{
-		Attr: d.attr,
-		Info: d.why,
-		RegMR: func(pd uint32, mem []byte, a verbs.Access) (verbs.Key, uint64, error) {
-			s, base, err := d.table.Register(mem, ddp.PD(pd), ddp.Access(a))
-			return verbs.Key(s), base, err
-		},
-		DeregMR:  func(k verbs.Key) error { return d.table.Deregister(ddp.STag(k)) },
-		CreateQP: d.createQP,
-		Dial:     d.connect,
-		Listen:   d.listen,
-		Events:   d.events,
-		Stats:    d.snapshot,
-		Memory:   d.memory,
-		Close:    d.close,
-		Progress: d.progress,
-		Parked:   d.parked,
+	p := verbs.Provider{
+		Attr:       d.attr,
+		Info:       d.why,
+		CreateQP:   d.createQP,
+		CreateSRQ:  d.createSRQ,
+		EventTaken: d.events.taken,
+		Dial:       d.connect,
+		Listen:     d.listen,
+		Events:     d.events.c,
+		Stats:      d.snapshot,
+		Memory:     d.memory,
+		Close:      d.close,
+		Progress:   d.progress,
+		Parked:     d.parked,
 	}
+	d.keys(&p)
+	return p
 }
 
 // do runs f on the receive goroutine, soon; false when the device is closed.
@@ -128,15 +135,8 @@ func (d *device) doWait(f func()) bool {
 	return true
 }
 
-// event queues an asynchronous event; a full queue drops it, counted, so that
-// a hostile peer cannot grow it.
-func (d *device) event(e verbs.AsyncEvent) {
-	select {
-	case d.events <- e:
-	default:
-		d.stats.eventsDropped.Add(1)
-	}
-}
+// event queues an asynchronous event. Any goroutine.
+func (d *device) event(e verbs.AsyncEvent) { d.events.push(e) }
 
 // close stops the device. verbs has closed all queue pairs before; of their
 // connections those that end in order are given until their drain timeout.
@@ -175,14 +175,19 @@ func (d *device) close() error {
 			err = e
 		}
 	}
-	close(d.events)
+	d.events.close()
 	return err
 }
 
 // attr describes the device to package verbs, whose defaults fill the rest.
-func attr(name string, mtu int) verbs.DeviceAttr {
-	return verbs.DeviceAttr{
+func attr(name string, mtu int, p *Protocol) verbs.DeviceAttr {
+	a := verbs.DeviceAttr{
 		Name: name, NodeType: verbs.NodeRNIC, Transport: verbs.TransportIWARP, MTU: mtu,
 		MaxQPRdAtom: MaxReadDepth, MaxQPInitRdAtom: MaxReadDepth,
+		AtomicCap: verbs.AtomicHCA, Immediate: !p.NoImmediate,
 	}
+	if p.NoAtomics {
+		a.AtomicCap = verbs.AtomicNone
+	}
+	return a
 }

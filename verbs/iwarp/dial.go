@@ -17,6 +17,7 @@ type dial struct {
 	qp     *qp
 	params verbs.ConnParams
 	conn   *conn
+	rev1   bool // a Request of revision 2 was reset: this is the second attempt
 	done   chan struct{}
 	info   verbs.ConnInfo
 	err    error
@@ -68,6 +69,11 @@ func (d *device) startDial(w *dial) {
 		w.finish(verbs.ConnInfo{}, fmt.Errorf("the queue pair is in state %v: take a new one for each connection", w.qp.State()))
 		return
 	}
+	d.attempt(w)
+}
+
+// attempt begins a TCP connection.
+func (d *device) attempt(w *dial) {
 	tcp, err := d.stack.Dial(w.params.Local, w.params.Remote)
 	if err != nil {
 		w.finish(verbs.ConnInfo{}, err)
@@ -104,6 +110,7 @@ func (c *conn) dialed() {
 	}
 	w := c.dial
 	cfg := c.dev.proto.mpa(w.params.IRD, w.params.ORD)
+	cfg.Rev1 = cfg.Rev1 || w.rev1
 	if err := c.mpa.Request(cfg, w.params.PrivateData); err != nil {
 		c.failDial(err)
 		return
@@ -125,6 +132,8 @@ func (c *conn) reply() {
 		c.state = running
 		w.finish(verbs.ConnInfo{}, err)
 		c.end(err)
+	case err != nil && c.mayFallBack(err):
+		c.fallBack()
 	case err != nil:
 		c.failDial(startupError(err))
 	case !ok:
@@ -133,6 +142,10 @@ func (c *conn) reply() {
 	case w.qp.State() != verbs.QPSInit:
 		c.failDial(verbs.ErrClosed)
 	default:
+		if err := c.takeSlots(rep.Params.IRD); err != nil {
+			c.failDial(err)
+			return
+		}
 		c.run(w.qp, rep.Params, true)
 		c.state = running
 		c.dev.timers.drop(c)
@@ -143,6 +156,26 @@ func (c *conn) reply() {
 		w.finish(c.info(rep.Private), nil)
 		c.receive() // a responder may send first
 	}
+}
+
+// mayFallBack reports whether err is how a peer that knows revision 1 alone
+// meets a Request of revision 2, by a reset (RFC 6581, Section 6), and revision
+// 1 will do.
+func (c *conn) mayFallBack(err error) bool {
+	p := &c.dev.proto
+	var e *mpa.Error
+	return errors.As(err, &e) && e.Code == mpa.CodeClosed && errors.Is(err, syscall.ECONNRESET) &&
+		!p.Rev1 && !p.RequireRev2 && !p.RequireRTR && !c.dial.rev1 && c.dial.qp.State() == verbs.QPSInit && !c.dev.stopping
+}
+
+// fallBack dials once more, with revision 1.
+func (c *conn) fallBack() {
+	w := c.dial
+	c.log("the peer resets MPA revision 2; trying revision 1")
+	c.dial = nil // the dial is no longer this connection's
+	c.abort()
+	w.rev1 = true
+	c.dev.attempt(w)
 }
 
 // A responder that has not answered the ready-to-receive message in this time

@@ -24,9 +24,6 @@
 //
 // # Limitations
 //
-// Markers (RFC 5044, Section 4.3), atomics and immediate data (RFC 7306),
-// shared receive queues and memory windows are not built; a peer that insists
-// on one of them is refused or terminated with the code its RFC names. iWARP
-// neither encrypts nor authenticates: use a tunnel on a network that is not
-// trusted.
+// Send with Immediate does not exist on iWARP. iWARP neither encrypts nor
+// authenticates: use a tunnel on a network that is not trusted.
 package iwarp

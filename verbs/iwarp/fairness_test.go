@@ -18,7 +18,7 @@ func TestFairness(t *testing.T) {
 		enough = 18 // answers during one transfer; a handful came while it ran to its end first
 		tries  = 4  // the machine may be busy with other things
 	)
-	for name, op := range map[string]verbs.Opcode{"Reads": verbs.OpRead, "Writes": verbs.OpWrite} {
+	for name, op := range map[string]verbs.Opcode{"SEC-25 Reads": verbs.OpRead, "SEC-26 Writes": verbs.OpWrite} {
 		t.Run(name, func(t *testing.T) {
 			forBackends(t, iwarp.Protocol{}, func(t *testing.T, l link) {
 				hog, p := l.connect(t, large, nil), l.connect(t, 4096, nil)

@@ -89,7 +89,7 @@ func newEnd(t testing.TB, d *verbs.Device, size int) end {
 	require.NoError(t, err)
 	cq, err := d.CreateCQ(verbs.CQConfig{Depth: 1024})
 	require.NoError(t, err)
-	mr, err := pd.AllocMR(size, verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead)
+	mr, err := pd.AllocMR(size, verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead|verbs.AccessRemoteAtomic)
 	require.NoError(t, err)
 	return end{dev: d, pd: pd, cq: cq, mr: mr, remote: mr.Remote()}
 }

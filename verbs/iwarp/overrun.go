@@ -21,7 +21,12 @@ func (d *device) overran() {
 	d.mu.Lock()
 	qps := slices.Collect(maps.Values(d.qps))
 	d.mu.Unlock()
+	used := make(map[uint32]bool)
+	defer func() {
+		maps.DeleteFunc(d.overrun, func(cq uint32, _ bool) bool { return !used[cq] }) // it is closed, or will be
+	}()
 	for _, q := range qps {
+		used[q.sq.cqNum], used[q.rq.cqNum] = true, true
 		hit := false
 		for _, cq := range []struct {
 			num  uint32

@@ -17,8 +17,10 @@ var (
 // PipeConfig describes the link in memory that joins two devices. The zero
 // value is a lossless link with an MTU of 1500 octets.
 type PipeConfig struct {
-	MTU int // octets of an IP packet; 1500 if 0
+	MTU   int  // octets of an IP packet; 1500 if 0
+	Plain bool // no super-frames and no unfinished checksums: frames as they are on a wire, for faults that have to be a wire's
 	Protocol
+	Limits Limits                               // of each device
 	Faults pktio.Faults                         // what the link does to frames of either direction; none if zero
 	Faulty func(a, b *pktio.Faulty)             // is given the two ends, to change or cut the link later
 	Tap    func(pktio.Port) (pktio.Port, error) // wraps the first device's port, for example to capture; nil for none
@@ -33,7 +35,7 @@ func Pipe(c PipeConfig) (a, b *verbs.Device, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	pa, pb, err := pktio.NewPipe(pktio.PipeConfig{MTU: c.MTU, GSO: true})
+	pa, pb, err := pktio.NewPipe(pktio.PipeConfig{MTU: c.MTU, GSO: !c.Plain})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -43,7 +45,7 @@ func Pipe(c PipeConfig) (a, b *verbs.Device, err error) {
 	}
 	end := func(port pktio.Port, addr netip.Addr, tap func(pktio.Port) (pktio.Port, error)) (*verbs.Device, error) {
 		cfg := Config{
-			Addrs: []netip.Prefix{netip.PrefixFrom(addr, 24)}, Protocol: proto,
+			Addrs: []netip.Prefix{netip.PrefixFrom(addr, 24)}, Protocol: proto, Limits: c.Limits,
 			SpinFor: DefaultSpin, Tap: tap, Logger: c.Logger,
 		}
 		d, err := cfg.openPort(port)

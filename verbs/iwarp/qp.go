@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/softrdma/softrdma/ddp"
 	"github.com/softrdma/softrdma/internal/ring"
@@ -44,11 +46,15 @@ type qp struct {
 	op      rdmap.Op
 	sgl     []rdmap.SGE
 	waiting bool // op is built but could not start yet: fence or read depth
+	failed  bool // a request met an error on this side: no other one begins
 	over    bool // both queues were flushed once, done is closed
+	closing bool // by the application
+	orphan  bool // it is closed, and conn still ends
 	ending  bool // the stream is over: send the Terminate or FIN, flush, go to ERR
 	end     endState
 
 	queued bool // in the transmit goroutine's queue; guarded by device.txq
+	behind *qp  // the next one there; likewise
 }
 
 // endState is what the receive goroutine leaves for finish.
@@ -60,13 +66,21 @@ type endState struct {
 func (d *device) createQP(s verbs.QPSetup) (verbs.QPOps, error) {
 	q := &qp{dev: d, num: s.Num, pd: ddp.PD(s.PD), done: make(chan struct{})}
 	q.state.Store(uint32(verbs.QPSInit))
+	if s.SRQ != 0 {
+		d.mu.Lock()
+		q.rq.shared = d.srqs[s.SRQ]
+		d.mu.Unlock()
+		if q.rq.shared == nil {
+			return verbs.QPOps{}, fmt.Errorf("srq %d: %w", s.SRQ, verbs.ErrClosed)
+		}
+	}
 	q.sq.init(&s)
 	q.rq.init(&s)
 	q.rec = make(ring.WQE, s.SQ.Stride())
 	q.sgl = make([]rdmap.SGE, 0, s.Config.MaxSendSGE)
 
-	if s.MayOverrun && d.log != nil {
-		d.log.Warn("a completion queue is smaller than all the work queues that complete into it: if it overruns, its queue pairs end",
+	if s.MayOverrun {
+		d.log.log(slog.LevelWarn, "a completion queue is smaller than all the work queues that complete into it: if it overruns, its queue pairs end",
 			"qp", s.Num, "send_cq", s.SendCQNum, "recv_cq", s.RecvCQNum)
 	}
 	d.mu.Lock()
@@ -74,15 +88,20 @@ func (d *device) createQP(s verbs.QPSetup) (verbs.QPOps, error) {
 	if d.closed {
 		return verbs.QPOps{}, verbs.ErrClosed
 	}
+	if len(d.qps)+d.orphans >= d.limits.QPs {
+		return verbs.QPOps{}, fmt.Errorf("no more queue pairs: the device allows %d, and connections of %d that are closed still end: %w",
+			d.limits.QPs, d.orphans, syscall.ENOMEM)
+	}
 	d.qps[q.num] = q
 	return verbs.QPOps{
-		Doorbell: q.doorbell,
-		Posted:   q.posted,
-		State:    q.State,
-		Done:     q.done,
-		Err:      q.Err,
-		Close:    q.close,
-		Modify:   q.modify,
+		Doorbell:    q.doorbell,
+		Posted:      q.posted,
+		State:       q.State,
+		Done:        q.done,
+		SharedRecvs: q.rq.use,
+		Err:         q.Err,
+		Close:       q.close,
+		Modify:      q.modify,
 	}, nil
 }
 
@@ -156,6 +175,9 @@ func (q *qp) attach(c *conn) {
 // when both queues are flushed and nothing touches them any more.
 func (q *qp) close() error {
 	q.dev.doWait(func() {
+		q.tx.Lock()
+		q.closing = true
+		q.tx.Unlock()
 		switch c := q.conn; {
 		case c == nil:
 			q.stopIdle()
@@ -168,9 +190,14 @@ func (q *qp) close() error {
 	q.tx.Lock()
 	defer q.tx.Unlock()
 	q.finish() // what was posted in ERR and nobody has flushed yet
+	q.dev.table.Unbind(q.num)
 	q.dev.mu.Lock()
 	defer q.dev.mu.Unlock()
 	delete(q.dev.qps, q.num)
+	if q.conn != nil {
+		q.orphan = true
+		q.dev.orphans++
+	}
 	return nil
 }
 

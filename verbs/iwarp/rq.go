@@ -1,6 +1,7 @@
 package iwarp
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/softrdma/softrdma/ddp"
@@ -13,32 +14,56 @@ import (
 // receive goroutine has it while the stream runs, the holder of qp.tx once the
 // stream has ended and the rest is to be flushed.
 type recvQueue struct {
-	q     *ring.Queue
-	cq    *ring.CQ
-	cqNum uint32
-	qp    uint32
-	rec   ring.WQE    // copy of the receive in use: checked and used from here, never from the ring
-	sgl   []rdmap.SGE // its buffers
-	busy  bool        // the record at the head is being filled
-	lost  bool        // the completion queue overflowed
+	q      *ring.Queue // nil with shared
+	shared *sharedQueue
+	cq     *ring.CQ
+	cqNum  uint32
+	qp     uint32
+	rec    ring.WQE    // copy of the receive in use: checked and used from here, never from the ring
+	sgl    []rdmap.SGE // its buffers
+	busy   bool        // rec is being filled
+	lost   bool        // the completion queue overflowed
+
+	taken, done atomic.Uint64 // receives taken, and completed, for who asks
 }
 
 func (r *recvQueue) init(qp *verbs.QPSetup) {
 	r.q, r.cq, r.cqNum, r.qp = qp.RQ, qp.RecvCQ, qp.RecvCQNum, qp.Num
-	r.rec = make(ring.WQE, r.q.Stride())
-	r.sgl = make([]rdmap.SGE, 0, qp.Config.MaxRecvSGE)
+	q, sges := r.q, qp.Config.MaxRecvSGE
+	if r.shared != nil {
+		q, sges = r.shared.q, r.shared.maxSGE
+	}
+	r.rec = make(ring.WQE, q.Stride())
+	r.sgl = make([]rdmap.SGE, 0, sges)
 }
 
 // take returns the buffer of the oldest posted receive; false when none is
 // posted.
 func (r *recvQueue) take() (rdmap.RecvBuf, bool) {
-	if r.q.Head() == r.q.Tail() {
-		return rdmap.RecvBuf{}, false
+	b := rdmap.RecvBuf{}
+	if s := r.shared; s != nil {
+		if !s.take(r.rec) {
+			return b, false
+		}
+		b.PD = s.pd
+	} else {
+		if r.q.Head() == r.q.Tail() {
+			return b, false
+		}
+		copy(r.rec, r.q.Record(r.q.Head()))
 	}
-	copy(r.rec, r.q.Record(r.q.Head()))
 	r.busy = true
+	r.taken.Add(1)
 	r.sgl = appendSGL(r.sgl[:0], r.rec)
-	return rdmap.RecvBuf{ID: r.rec.ID(), SGL: r.sgl}, true
+	b.ID, b.SGL = r.rec.ID(), r.sgl
+	return b, true
+}
+
+// use is what verbs.QP.SharedRecvs reports.
+func (r *recvQueue) use() (held int, taken uint64) {
+	done := r.done.Load() // first: it never passes taken
+	taken = r.taken.Load()
+	return int(taken - done), taken
 }
 
 // finish completes the receive in use.
@@ -51,17 +76,31 @@ func (r *recvQueue) finish(ev *rdmap.Event) bool {
 		c.Flags |= uint8(verbs.WCWithInv)
 		c.Inv = uint32(ev.InvSTag)
 	}
+	if ev.Immediate {
+		c.Op, c.Imm = ring.WCRecvRDMAWithImm, ev.Imm
+		c.Flags |= uint8(verbs.WCWithImm)
+	}
 	c.Solicited = ev.Solicited
 	r.complete(&c)
 	return !r.lost
 }
 
 // flush completes every posted receive in posting order: the one at the head
-// with f.status if the fault is a receive's, all others as flushed.
+// with f.status if the fault is a receive's, all others as flushed. Of a shared
+// queue that is the one which was taken, if any; the others stay (VRB-19).
 func (r *recvQueue) flush(f fault) {
-	for first := true; r.q.Head() != r.q.Tail(); first = false {
+	for first := true; ; first = false {
+		var id uint64
+		switch {
+		case r.busy:
+			id = r.rec.ID()
+		case r.shared == nil && r.q.Head() != r.q.Tail():
+			id = ring.WQE(r.q.Record(r.q.Head())).ID()
+		default:
+			return
+		}
 		c := ring.Completion{
-			ID: ring.WQE(r.q.Record(r.q.Head())).ID(), Status: uint8(verbs.WCWRFlushErr),
+			ID: id, Status: uint8(verbs.WCWRFlushErr),
 			Op: ring.WCRecv, QP: r.qp, Time: time.Now().UnixNano(),
 		}
 		if first && r.busy && f.side == faultRecv {
@@ -72,8 +111,13 @@ func (r *recvQueue) flush(f fault) {
 }
 
 func (r *recvQueue) complete(c *ring.Completion) {
-	r.busy = false
-	r.q.Release(r.q.Head() + 1) // before the completion, whose reader may post into the slot
+	if r.busy {
+		r.busy = false
+		r.done.Add(1)
+	}
+	if r.shared == nil {
+		r.q.Release(r.q.Head() + 1) // before the completion, whose reader may post into the slot
+	}
 	if !r.cq.Push(c) {
 		r.lost = true
 	}

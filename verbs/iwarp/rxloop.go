@@ -1,6 +1,7 @@
 package iwarp
 
 import (
+	"log/slog"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -126,9 +127,7 @@ func (d *device) died(err error) {
 // as far as that host lets them.
 func (d *device) conflict(met *netstack.Conflict) {
 	d.event(verbs.AsyncEvent{Type: verbs.EventGIDChange, Err: met, Time: time.Now().UnixNano()})
-	if d.log != nil {
-		d.log.Warn(met.Error(), "frames", met.Count)
-	}
+	d.log.log(slog.LevelWarn, met.Error(), "frames", met.Count)
 }
 
 // progress is the turn of an application that has polled in vain. It also
@@ -185,13 +184,14 @@ func (d *device) turnAgain(c *conn) {
 // turns gives those that had more to do another turn.
 func (d *device) turns() {
 	runtime.Gosched() // as at the end of a turn to send
-	for n := len(d.again); n > 0; n-- {
-		c := d.again[0]
-		d.again[0] = nil
-		d.again = d.again[1:]
+	now := d.again
+	d.again, d.before = d.before, nil
+	for _, c := range now {
 		c.queued = false
 		c.ready()
 	}
+	clear(now)
+	d.before = now[:0]
 }
 
 // commands runs what other goroutines asked for; true when the loop shall end.

@@ -2,6 +2,7 @@ package iwarp
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/softrdma/softrdma/internal/ring"
@@ -26,7 +27,10 @@ type sendQueue struct {
 	head   uint64     // oldest record without a completion
 	issued uint64     // one past the newest record that was issued
 	wr     []sendSlot // what is remembered of issued records, by sequence number modulo the length
+	asked  uint32     // MSN of the newest request to the peer: a Read or an atomic
 	lost   bool       // the completion queue overflowed
+
+	awaited atomic.Bool // a request waits for an answer to one before it
 }
 
 // sendSlot is what completing a work request takes.
@@ -37,15 +41,18 @@ type sendSlot struct {
 	signaled bool
 	done     bool
 	len      uint32
+	msn      uint32 // of a request to the peer
+	sink     uint32 // key of where its answer goes
 }
 
-// wrKind tells apart what a Terminate of the peer can name.
+// wrKind tells apart what a Terminate of the peer can name. A Write with
+// Immediate is two things.
 type wrKind uint8
 
 const (
-	wrSend wrKind = iota
-	wrWrite
-	wrRead
+	wrSend  wrKind = 1 << iota // takes a receive of the peer
+	wrWrite                    // a tagged message
+	wrAsk                      // a request, done when it is answered: a Read or an atomic
 )
 
 func (s *sendQueue) init(qp *verbs.QPSetup) {
@@ -53,9 +60,23 @@ func (s *sendQueue) init(qp *verbs.QPSetup) {
 	s.wr = make([]sendSlot, s.q.Cap())
 }
 
+// begin tells that a stream was attached, and whether its first request is not
+// the application's: the Read that opens the connection.
+func (s *sendQueue) begin(opening bool) {
+	s.mu.Lock()
+	if s.asked = 0; opening {
+		s.asked = 1
+	}
+	s.mu.Unlock()
+}
+
 // issue notes the record with sequence number s.next as started and moves on.
 func (s *sendQueue) issue(w sendSlot) {
 	s.mu.Lock()
+	if w.kind&wrAsk != 0 {
+		s.asked++
+		w.msn = s.asked
+	}
 	s.wr[s.next%uint64(len(s.wr))] = w
 	s.next++
 	s.issued = s.next
@@ -86,6 +107,25 @@ func (s *sendQueue) finish(seq uint64, n uint32) bool {
 	return !s.lost
 }
 
+// unanswered reports whether a Read or an atomic that was issued has no answer
+// yet: any, or one into the region of key. If so, answered tells of the next answer.
+func (s *sendQueue) unanswered(key uint32, anyKey bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for seq := s.head; seq < s.issued; seq++ {
+		w := &s.wr[seq%uint64(len(s.wr))]
+		if w.kind&wrAsk != 0 && !w.done && (anyKey || w.sink == key) {
+			s.awaited.Store(true)
+			return true
+		}
+	}
+	return false
+}
+
+// answered reports whether a request waited for the answer that finish was just
+// told of.
+func (s *sendQueue) answered() bool { return s.awaited.Load() && s.awaited.Swap(false) }
+
 // empty reports whether every posted record has its completion.
 func (s *sendQueue) empty() bool {
 	s.mu.Lock()
@@ -99,7 +139,20 @@ func (s *sendQueue) oldest(k wrKind) (uint64, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for seq := s.head; seq < s.issued; seq++ {
-		if s.wr[seq%uint64(len(s.wr))].kind == k {
+		if s.wr[seq%uint64(len(s.wr))].kind&k != 0 {
+			return seq, true
+		}
+	}
+	return 0, false
+}
+
+// request returns the sequence number of the Read or atomic that went out with
+// that MSN, unless it has its completion.
+func (s *sendQueue) request(msn uint32) (uint64, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for seq := s.head; seq < s.issued; seq++ {
+		if w := &s.wr[seq%uint64(len(s.wr))]; w.kind&wrAsk != 0 && w.msn == msn {
 			return seq, true
 		}
 	}

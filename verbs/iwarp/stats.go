@@ -13,7 +13,8 @@ import (
 type stats struct {
 	connected, accepted, ended, dialErrors            atomic.Uint64
 	halfOpenDropped, requestTimeouts, requestsRefused atomic.Uint64
-	backlogFull, eventsDropped                        atomic.Uint64
+	backlogFull, noSlots, srqEmpty, srqLimits         atomic.Uint64
+	noReceive, accessErrors, requestErrors            atomic.Uint64
 }
 
 // streamTotals are the counters of streams that have ended; guarded by
@@ -42,6 +43,12 @@ func (t *streamTotals) add(c *conn) {
 	t.rdmap.WritesIn += r.WritesIn
 	t.rdmap.RequestsIn += r.RequestsIn
 	t.rdmap.ResponsesIn += r.ResponsesIn
+	t.rdmap.ImmediatesOut += r.ImmediatesOut
+	t.rdmap.ImmediatesIn += r.ImmediatesIn
+	t.rdmap.AtomicsOut += r.AtomicsOut
+	t.rdmap.AtomicsIn += r.AtomicsIn
+	t.rdmap.AtomicResponsesOut += r.AtomicResponsesOut
+	t.rdmap.AtomicResponsesIn += r.AtomicResponsesIn
 	t.rdmap.TerminatesOut += r.TerminatesOut
 	t.rdmap.TerminatesIn += r.TerminatesIn
 }
@@ -65,7 +72,15 @@ func (d *device) snapshot() verbs.Stats {
 		{Name: "cm.request_timeouts", Value: s.requestTimeouts.Load()},
 		{Name: "cm.requests_refused", Value: s.requestsRefused.Load()},
 		{Name: "cm.backlog_full", Value: s.backlogFull.Load()},
-		{Name: "cm.events_dropped", Value: s.eventsDropped.Load()},
+		{Name: "cm.events_dropped", Value: d.events.dropped.Load()},
+		{Name: "cm.events_merged", Value: d.events.merged.Load()},
+		{Name: "cm.no_read_slots", Value: s.noSlots.Load()},
+		{Name: "cm.access_errors", Value: s.accessErrors.Load()},
+		{Name: "cm.request_errors", Value: s.requestErrors.Load()},
+		{Name: "cm.logs_left_out", Value: d.log.total.Load()},
+		{Name: "rq.empty", Value: s.noReceive.Load()},
+		{Name: "srq.empty", Value: s.srqEmpty.Load()},
+		{Name: "srq.limit_reached", Value: s.srqLimits.Load()},
 		{Name: "mpa.fpdus_in", Value: t.mpa.FPDUsIn},
 		{Name: "mpa.fpdus_out", Value: t.mpa.FPDUsOut},
 		{Name: "mpa.octets_in", Value: t.mpa.OctetsIn},
@@ -79,11 +94,18 @@ func (d *device) snapshot() verbs.Stats {
 		{Name: "rdmap.read_requests_out", Value: t.rdmap.ReadsOut},
 		{Name: "rdmap.read_responses_in", Value: t.rdmap.ResponsesIn},
 		{Name: "rdmap.read_responses_out", Value: t.rdmap.ResponsesOut},
+		{Name: "rdmap.immediates_in", Value: t.rdmap.ImmediatesIn},
+		{Name: "rdmap.immediates_out", Value: t.rdmap.ImmediatesOut},
+		{Name: "rdmap.atomic_requests_in", Value: t.rdmap.AtomicsIn},
+		{Name: "rdmap.atomic_requests_out", Value: t.rdmap.AtomicsOut},
+		{Name: "rdmap.atomic_responses_in", Value: t.rdmap.AtomicResponsesIn},
+		{Name: "rdmap.atomic_responses_out", Value: t.rdmap.AtomicResponsesOut},
 		{Name: "rdmap.terminates_in", Value: t.rdmap.TerminatesIn},
 		{Name: "rdmap.terminates_out", Value: t.rdmap.TerminatesOut},
 		{Name: "mempool.tx_out", Value: uint64(d.pool.Out())},
 	}
 	c = append(c,
+		verbs.Counter{Name: "tcp.open", Value: uint64(n.Conns)},
 		verbs.Counter{Name: "tcp.retransmits", Value: n.Retransmits},
 		verbs.Counter{Name: "tcp.timeouts", Value: n.Timeouts},
 		verbs.Counter{Name: "tcp.recoveries", Value: n.Recoveries},

@@ -41,7 +41,15 @@ func (q *qp) faultOf(err error) fault {
 	case errors.As(err, &local) && local.Recv:
 		return fault{side: faultRecv, status: verbs.WCLocProtErr}
 	case errors.As(err, &local):
-		return fault{side: faultSend, seq: local.ID, status: verbs.WCLocProtErr}
+		f := fault{side: faultSend, seq: local.ID, status: verbs.WCLocQPOpErr}
+		var mem *ddp.Fault
+		var bind *bindError
+		if errors.As(err, &bind) {
+			f.status = verbs.WCMWBindErr
+		} else if errors.As(err, &mem) {
+			f.status = verbs.WCLocProtErr
+		}
+		return f
 	}
 	t, ok := rdmap.TerminateOf(err)
 	switch {
@@ -60,12 +68,14 @@ const tooLong = rdmap.LayerDDP<<12 | ddp.TypeUntagged<<8 | ddp.CodeTooLong
 
 // peerFault maps a received Terminate: layer, type and queue say which kind of
 // work request it complains about and with which status that completes, the
-// code decides nothing. The oldest one of the kind that is still open is meant.
+// code decides nothing. A Read or an atomic is found by the MSN that is quoted;
+// else the oldest one of the kind that is still open is meant.
 func (q *qp) peerFault(t rdmap.Terminate) fault {
 	f := fault{side: faultSend, vendor: vendor(t)}
-	kind := wrRead
-	switch qn, known := t.QN(); {
-	case t.Ambiguous, t.Layer == rdmap.LayerRDMAP && known && qn == ddp.QNSend:
+	kind := wrAsk
+	qn, known := t.QN()
+	switch {
+	case t.Ambiguous, t.Layer == rdmap.LayerRDMAP && known && qn != ddp.QNRequest:
 		return fault{} // nothing that waits for an answer is named
 	case t.Layer == rdmap.LayerRDMAP && t.Type == rdmap.TypeProtection:
 		f.status = verbs.WCRemAccessErr
@@ -79,11 +89,16 @@ func (q *qp) peerFault(t rdmap.Terminate) fault {
 	default:
 		return fault{}
 	}
-	seq, ok := q.sq.oldest(kind)
+	var ok bool
+	if kind == wrAsk && known && !t.Swapped { // the MSN that Linux siw quotes is none
+		f.seq, ok = q.sq.request(uint32(ddp.Header(t.DDPHeader).MSN()))
+	}
+	if !ok {
+		f.seq, ok = q.sq.oldest(kind)
+	}
 	if !ok {
 		return fault{}
 	}
-	f.seq = seq
 	return f
 }
 

@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/softrdma/softrdma/ddp"
 	"github.com/softrdma/softrdma/internal/ring"
@@ -17,8 +18,9 @@ import (
 type txQueue struct {
 	mu     sync.Mutex
 	wake   sync.Cond
-	list   []*qp
-	some   atomic.Bool  // list is not empty: worth the lock
+	first  *qp          // linked by qp.behind, so that queueing allocates nothing
+	last   *qp          // of the same; nil with first
+	some   atomic.Bool  // there is a first: worth the lock
 	turns  atomic.Int32 // applications that are at it: no need to wake the transmit goroutine
 	closed bool
 }
@@ -29,7 +31,12 @@ func (t *txQueue) push(q *qp) {
 	t.mu.Lock()
 	if !q.queued {
 		q.queued = true
-		t.list = append(t.list, q)
+		if t.first == nil {
+			t.first = q
+		} else {
+			t.last.behind = q
+		}
+		t.last = q
 		t.some.Store(true)
 		if t.turns.Load() == 0 {
 			t.wake.Signal()
@@ -42,7 +49,7 @@ func (t *txQueue) push(q *qp) {
 func (t *txQueue) pop() *qp {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for len(t.list) == 0 {
+	for t.first == nil {
 		if t.closed {
 			return nil
 		}
@@ -71,7 +78,7 @@ func (t *txQueue) tryPop() *qp {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.list) == 0 {
+	if t.first == nil {
 		return nil
 	}
 	return t.take()
@@ -79,10 +86,12 @@ func (t *txQueue) tryPop() *qp {
 
 // take returns the first; the caller holds mu.
 func (t *txQueue) take() *qp {
-	q := t.list[0]
-	t.list[0] = nil
-	t.list = t.list[1:]
-	t.some.Store(len(t.list) > 0)
+	q := t.first
+	t.first, q.behind = q.behind, nil
+	if t.first == nil {
+		t.last = nil
+	}
+	t.some.Store(t.first != nil)
 	q.queued = false
 	return q
 }
@@ -154,6 +163,16 @@ func (q *qp) transmit() (again bool) {
 			return false
 		}
 		if p.Blocked {
+			// A peer that does not take its answers must not keep what it has.
+			for more := p.WantOp; more; n++ {
+				if n > txBurst {
+					return q.flushed(c)
+				}
+				if more, err = q.issue(s, true); err != nil {
+					q.broken(c, err)
+					return false
+				}
+			}
 			if q.flushed(c) && c.blocked.CompareAndSwap(false, true) {
 				continue // the window may have opened before the flag was up
 			}
@@ -177,7 +196,7 @@ func (q *qp) transmit() (again bool) {
 			again = true
 			break
 		}
-		more, err := q.issue(s)
+		more, err := q.issue(s, false)
 		if err != nil {
 			q.broken(c, err)
 			return false
@@ -191,16 +210,24 @@ func (q *qp) transmit() (again bool) {
 }
 
 // issue starts the next work request; false when there is none or it has to
-// wait for a read to finish.
-func (q *qp) issue(s *rdmap.Stream) (bool, error) {
+// wait: for a read or an atomic to finish or, if blocked, for room to send.
+func (q *qp) issue(s *rdmap.Stream, blocked bool) (bool, error) {
 	if !q.waiting {
-		if q.sq.next == q.sq.q.Tail() {
+		if q.failed || q.sq.next == q.sq.q.Tail() {
 			return false, nil
 		}
 		copy(q.rec, q.sq.q.Record(q.sq.next))
 		if err := q.build(); err != nil {
 			return false, err
 		}
+	}
+	if isLocal(verbs.Opcode(q.rec.Op())) {
+		ok, err := q.local()
+		q.failed = err != nil
+		return ok, err
+	}
+	if q.waiting = blocked; blocked {
+		return false, nil
 	}
 	slot := slotOf(q.rec)
 	ok, err := s.Submit(&q.op)
@@ -231,9 +258,20 @@ func (q *qp) build() error {
 		q.op.Kind, q.op.Invalidate, q.op.InvSTag = rdmap.Send, true, ddp.STag(w.Inv())
 	case verbs.OpWrite:
 		q.op.Kind = rdmap.Write
+	case verbs.OpWriteWithImm:
+		q.op.Kind, q.op.WithImm, q.op.Imm = rdmap.Write, true, w.Imm()
 	case verbs.OpRead:
 		q.op.Kind = rdmap.Read
+	case verbs.OpFetchAdd, verbs.OpCompareSwap:
+		q.op.Kind = rdmap.FetchAdd
+		if verbs.Opcode(w.Op()) == verbs.OpCompareSwap {
+			q.op.Kind = rdmap.CompareSwap
+		}
+		q.op.Compare, q.op.CompareMask, q.op.Val, q.op.ValMask = w.Compare(), w.CompareMask(), w.Val(), w.ValMask()
+	case verbs.OpLocalInv, verbs.OpBindMW, verbs.OpRegMR:
+		return nil // nothing to send
 	default:
+		q.failed = true
 		q.sq.issue(slotOf(w))
 		return &rdmap.LocalError{ID: q.op.ID, Err: errOpcode}
 	}
@@ -247,22 +285,32 @@ func (q *qp) build() error {
 	return nil
 }
 
-// slotOf is what completing the work request in w takes.
+// slotOf is what completing the work request in w takes. Its completion shows one
+// with immediate data or invalidation as the plain operation.
 func slotOf(w ring.WQE) sendSlot {
 	s := sendSlot{id: w.ID(), op: w.Op(), signaled: verbs.SendFlags(w.Flags())&verbs.SendSignaled != 0}
 	switch verbs.Opcode(s.op) {
 	case verbs.OpWrite:
 		s.kind = wrWrite
-	case verbs.OpRead:
-		s.kind = wrRead
+	case verbs.OpWriteWithImm:
+		s.op, s.kind = uint8(verbs.OpWrite), wrWrite|wrSend
+	case verbs.OpRead, verbs.OpFetchAdd, verbs.OpCompareSwap:
+		s.kind = wrAsk
+		if w.NumSGE() > 0 {
+			s.sink, _, _ = w.SGE(0)
+		}
+	case verbs.OpSendWithInv:
+		s.op, s.kind = uint8(verbs.OpSend), wrSend
+	case verbs.OpSend:
+		s.kind = wrSend
 	}
 	return s
 }
 
-// sent completes a Send or Write that was handed to TCP whole; a Read waits
-// for its response.
+// sent completes a Send or Write that was handed to TCP whole; a Read or an
+// atomic waits for its response.
 func (q *qp) sent(seq uint64) {
-	if q.sq.kind(seq) != wrRead && !q.sq.finish(seq, 0) {
+	if q.sq.kind(seq)&wrAsk == 0 && !q.sq.finish(seq, 0) {
 		q.dev.do(q.dev.overran)
 	}
 }
@@ -306,6 +354,10 @@ func (q *qp) finish() {
 	if !q.over {
 		q.over = true
 		defer close(q.done)
+		if s := q.rq.shared; s != nil && !q.closing {
+			// Behind the completion of the receive in use, if there was one (VRB-70).
+			defer q.dev.event(verbs.AsyncEvent{Type: verbs.EventQPLastWQEReached, QP: q.num, SRQ: s.num, Time: time.Now().UnixNano()})
+		}
 	}
 	q.waiting = false
 	q.sq.flush(q.end.fault)

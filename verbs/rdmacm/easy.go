@@ -34,9 +34,10 @@ type easy struct {
 	size int
 
 	send struct {
-		mu sync.Mutex // one operation at a time
-		cq *verbs.CQ
-		id uint64
+		mu   sync.Mutex // one operation at a time
+		cq   *verbs.CQ
+		word *verbs.MR // 8 octets: what an atomic fetched
+		id   uint64
 	}
 	recv struct {
 		mu    sync.Mutex
@@ -72,6 +73,10 @@ func newEasy(c *Conn, pd *verbs.PD, cfg *verbs.QPConfig, e Easy) (*easy, error) 
 		return nil, err
 	}
 	c.own = append(c.own, x.recv.slots)
+	if x.send.word, err = pd.AllocMR(wordSize, verbs.AccessLocalWrite); err != nil {
+		return nil, err
+	}
+	c.own = append(c.own, x.send.word)
 	cfg.SendCQ, cfg.RecvCQ = x.send.cq, x.recv.cq
 	return x, nil
 }
@@ -123,6 +128,41 @@ func (c *Conn) Read(ctx context.Context, dst verbs.SGE, src verbs.RemoteBuf) err
 	return c.do(ctx, verbs.SendWR{Op: verbs.OpRead, Remote: src, SGL: []verbs.SGE{dst}})
 }
 
+// wordSize is what an atomic works on, in octets.
+const wordSize = 8
+
+// FetchAdd adds d to the 8 octets of the peer's memory dst, a number in the byte
+// order of the peer's host, and returns what they were before. It is atomic with
+// respect to other atomics through the peer's device. The peer's region needs
+// AccessRemoteAtomic; dst must be aligned to 8 in the peer's memory, or the
+// connection ends. If ctx ends first the connection is reset, and whether the
+// number was changed is not known.
+func (c *Conn) FetchAdd(ctx context.Context, dst verbs.RemoteBuf, d uint64) (old uint64, err error) {
+	return c.atomic(ctx, verbs.SendWR{Op: verbs.OpFetchAdd, Remote: dst, Val: d})
+}
+
+// CompareSwap replaces the 8 octets of the peer's memory dst by the number new
+// if they are old, and returns what they were before: old, if they were replaced.
+// The rest is as for FetchAdd.
+func (c *Conn) CompareSwap(ctx context.Context, dst verbs.RemoteBuf, old, new uint64) (was uint64, err error) {
+	return c.atomic(ctx, verbs.SendWR{Op: verbs.OpCompareSwap, Remote: dst, Compare: old, Val: new})
+}
+
+func (c *Conn) atomic(ctx context.Context, wr verbs.SendWR) (uint64, error) {
+	x := c.easy
+	if x == nil {
+		return 0, errNotEasy
+	}
+	x.send.mu.Lock()
+	defer x.send.mu.Unlock()
+	sgl := [1]verbs.SGE{x.send.word.SGE(0, wordSize)}
+	wr.SGL = sgl[:]
+	if err := c.run(ctx, wr); err != nil {
+		return 0, err
+	}
+	return x.send.word.Uint64(0).Load(), nil
+}
+
 // do runs one work request to its completion.
 func (c *Conn) do(ctx context.Context, wr verbs.SendWR) error {
 	x := c.easy
@@ -131,6 +171,12 @@ func (c *Conn) do(ctx context.Context, wr verbs.SendWR) error {
 	}
 	x.send.mu.Lock()
 	defer x.send.mu.Unlock()
+	return c.run(ctx, wr)
+}
+
+// run is do for who holds the lock of the send side.
+func (c *Conn) run(ctx context.Context, wr verbs.SendWR) error {
+	x := c.easy
 	x.send.id++
 	wr.ID, wr.Flags = x.send.id, verbs.SendSignaled
 	if _, err := c.PostSend([]verbs.SendWR{wr}); err != nil {
@@ -151,7 +197,9 @@ func (c *Conn) do(ctx context.Context, wr verbs.SendWR) error {
 
 // Recv waits for the next message and copies it to b. A message longer than b
 // is cut and reported as io.ErrShortBuffer. After the peer's end in order it
-// returns io.EOF. If ctx ends first the connection is reset.
+// returns io.EOF. If ctx ends first the connection is reset. An RDMA Write with
+// Immediate of the peer counts as a message of no octets; its immediate data takes
+// completion queues of one's own to see.
 func (c *Conn) Recv(ctx context.Context, b []byte) (int, error) {
 	x := c.easy
 	if x == nil {
@@ -172,7 +220,10 @@ func (c *Conn) Recv(ctx context.Context, b []byte) (int, error) {
 		}
 		return 0, x.recv.end
 	}
-	at, n := int(wc[0].ID)*x.size, int(wc[0].ByteLen)
+	at, n := int(wc[0].ID)*x.size, 0
+	if wc[0].Op == verbs.OpRecv { // else what the peer has written is elsewhere
+		n = int(wc[0].ByteLen)
+	}
 	k := copy(b, x.recv.slots.Bytes()[at:at+n])
 	if err := x.post(c.QP, wc[0].ID); err != nil && c.State() == verbs.QPSRTS {
 		return k, err // elsewhere the message was the last one, and is good

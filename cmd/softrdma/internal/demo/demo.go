@@ -19,6 +19,7 @@ type Config struct {
 	MTU    int                                  // octets of an IP packet; 1500 if 0
 	Flip   float64                              // probability that the link flips a bit in a frame's TCP payload and makes the TCP checksum right again
 	NoCRC  bool                                 // run without the CRC that notices
+	Proto  iwarp.Protocol                       // how else connections are set up, on both hosts
 	Seed   uint64                               // of the data and the faults
 	Sizes  []int                                // of the messages; DefaultSizes if nil
 	Tap    func(pktio.Port) (pktio.Port, error) // wraps the first host's port, to capture; nil for none
@@ -131,10 +132,12 @@ func (d *demo) step(name, what string, octets int, f func(*Step) error) error {
 
 func (d *demo) open() error {
 	what := fmt.Sprintf("%v and %v in memory, each with all layers", iwarp.PipeAddrA, iwarp.PipeAddrB)
+	proto := d.Proto
+	proto.NoCRC = d.NoCRC
 	return d.step("link", what, 0, func(s *Step) (err error) {
 		d.a, d.b, err = iwarp.Pipe(iwarp.PipeConfig{
 			MTU:      d.MTU,
-			Protocol: iwarp.Protocol{NoCRC: d.NoCRC},
+			Protocol: proto,
 			Faulty:   func(a, b *pktio.Faulty) { d.fault = [2]*pktio.Faulty{a, b} },
 			Tap:      d.Tap,
 			Logger:   d.Logger,

@@ -50,13 +50,17 @@ func TestDemo(t *testing.T) {
 		require.Positive(t, r.FPDUs)
 		require.Equal(t, []string{
 			"link", "connect", "send", "write", "read", "send", "write", "read", "send", "write", "read",
-			"close", "reject", "access", "access",
+			"atomic", "atomic", "close", "reject", "access", "access",
 		}, names(r))
 		for _, s := range r.Steps {
 			require.True(t, s.OK, "%+v", s)
 			require.Positive(t, s.Took)
 		}
-		reject, read, write := r.Steps[12], r.Steps[13], r.Steps[14]
+		add, swap := r.Steps[11], r.Steps[12]
+		require.Equal(t, "Fetch and Add", add.What)
+		require.Equal(t, "Compare and Swap", swap.What)
+		require.Equal(t, []int{8, 8}, []int{add.Octets, swap.Octets})
+		reject, read, write := r.Steps[14], r.Steps[15], r.Steps[16]
 		require.Contains(t, reject.Detail, `it says "this one is turned away"`)
 		require.Equal(t, "remote access error", read.Status)
 		require.Equal(t, "0x0102", read.Code)

@@ -16,13 +16,13 @@ const untouched = 0xee
 
 // transfers connects two hosts and moves messages of every size.
 func (d *demo) transfers(ctx context.Context) (err error) {
-	room := slices.Max(d.Sizes)
+	room := max(slices.Max(d.Sizes), wordSize)
 	a, err := newHost(d.a, room, verbs.AccessLocalWrite)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, a.close()) }()
-	b, err := newHost(d.b, room, verbs.AccessLocalWrite|verbs.AccessRemoteRead|verbs.AccessRemoteWrite)
+	b, err := newHost(d.b, room, verbs.AccessLocalWrite|verbs.AccessRemoteRead|verbs.AccessRemoteWrite|verbs.AccessRemoteAtomic)
 	if err != nil {
 		return err
 	}
@@ -56,6 +56,19 @@ func (d *demo) transfers(ctx context.Context) (err error) {
 			if err != nil {
 				return err
 			}
+		}
+	}
+	for _, m := range []struct {
+		what string
+		op   verbs.Opcode
+	}{{"Fetch and Add", verbs.OpFetchAdd}, {"Compare and Swap", verbs.OpCompareSwap}} {
+		err := d.step("atomic", m.what, wordSize, func(s *Step) error {
+			ctx, cancel := d.stepContext(ctx)
+			defer cancel()
+			return t.atomic(ctx, s, m.op)
+		})
+		if err != nil {
+			return err
 		}
 	}
 	return d.step("close", "FIN behind the last FPDU, both ways", 0, func(*Step) error {

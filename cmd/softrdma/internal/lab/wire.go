@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -83,7 +84,7 @@ func RunWire(ctx context.Context, path string) error {
 		closeAll()
 		return err
 	}
-	l, err := net.Listen("unix", c.Socket)
+	l, err := listenOwner(c.Socket)
 	if err != nil {
 		closeAll()
 		return err
@@ -94,7 +95,9 @@ func RunWire(ctx context.Context, path string) error {
 		w.beat = m
 		all.Go(func() { ended <- w.carry() })
 	}
-	all.Go(func() { answer(l, ways) })
+	all.Go(func() {
+		answer(l, func() []Direction { return []Direction{ways[0].direction(), ways[1].direction()} })
+	})
 	select {
 	case <-ctx.Done():
 	case err = <-ended:
@@ -184,8 +187,22 @@ func (w *way) direction() Direction {
 	}
 }
 
-// answer tells whoever connects the counters, until l is closed.
-func answer(l net.Listener, ways []*way) {
+// listenOwner listens on a Unix socket that its owner alone may connect to.
+func listenOwner(path string) (net.Listener, error) {
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		_ = l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// answer tells whoever connects the counters, until l is closed. It reads nothing
+// of what they say.
+func answer(l net.Listener, count func() []Direction) {
 	for {
 		conn, err := l.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -195,7 +212,7 @@ func answer(l net.Listener, ways []*way) {
 			continue
 		}
 		_ = conn.SetDeadline(time.Now().Add(time.Second))
-		_ = json.NewEncoder(conn).Encode([]Direction{ways[0].direction(), ways[1].direction()})
+		_ = json.NewEncoder(conn).Encode(count())
 		_ = conn.Close()
 	}
 }

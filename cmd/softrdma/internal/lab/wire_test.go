@@ -5,7 +5,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -71,4 +73,31 @@ func TestRunWireRefuses(t *testing.T) {
 	require.ErrorContains(t, RunWire(context.Background(), path), "probability of loss")
 	require.NoError(t, writeJSON(path, &wireConfig{Ports: [2]string{"sr-none", "sr-none"}, Socket: filepath.Join(dir, "s")}))
 	require.Error(t, RunWire(context.Background(), path), "no such interface, or no right to ask")
+}
+
+func TestWireSocket(t *testing.T) {
+	t.Run("SEC-58 it is its owner's alone, and nothing said to it matters", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "s")
+		l, err := listenOwner(path)
+		require.NoError(t, err)
+		want := []Direction{{Frames: 1}, {Lost: 2}}
+		done := make(chan struct{})
+		go func() { defer close(done); answer(l, func() []Direction { return want }) }()
+		t.Cleanup(func() { _ = l.Close(); <-done })
+
+		info, err := os.Stat(path)
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+
+		for _, said := range []string{"", "{", "[[[[[[[[", strings.Repeat("x", 1<<20)} {
+			conn, err := net.Dial("unix", path)
+			require.NoError(t, err)
+			_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+			_, _ = conn.Write([]byte(said)) // it may hang up before all of it is said
+			_ = conn.Close()
+			got, err := askWire(t.Context(), path)
+			require.NoError(t, err, "after %d octets", len(said))
+			require.Equal(t, want, got)
+		}
+	})
 }

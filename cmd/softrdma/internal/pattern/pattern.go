@@ -85,6 +85,17 @@ func Check(b []byte, seed uint64) Diff {
 	return d
 }
 
+// CheckOctets compares b with octets that are known, as many of them.
+func CheckOctets(b, want []byte) Diff {
+	d := Diff{Of: len(b)}
+	for i, got := range b {
+		if got != want[i] {
+			d.add(i, want[i], got)
+		}
+	}
+	return d
+}
+
 // CheckByte compares b with octets that are all the same.
 func CheckByte(b []byte, want byte) Diff {
 	d := Diff{Of: len(b)}

@@ -62,7 +62,7 @@ type run struct {
 type clientLane struct {
 	*lane
 	run     *run
-	ctl     *verbs.MR     // 8 octets to read into, then slots of 8 for credit messages
+	ctl     *verbs.MR     // slots of 8 octets for credit messages
 	sent    uint64        // messages
 	credit  uint64        // messages that the server has receives for, in total
 	done    atomic.Uint64 // messages completed, for the sampler
@@ -178,7 +178,7 @@ func (r *run) connect(ctx context.Context, i int, ready *message, theirs layout)
 	if l.mem, err = r.pd.AllocMR(l.layout.size(), access); err != nil {
 		return err
 	}
-	if l.ctl, err = r.pd.AllocMR(8*(1+l.layout.receives), verbs.AccessLocalWrite); err != nil {
+	if l.ctl, err = r.pd.AllocMR(8*max(1, l.layout.receives), verbs.AccessLocalWrite); err != nil {
 		return err
 	}
 	l.remote = verbs.RemoteBuf{Addr: ready.addr + uint64(i*theirs.size()), RKey: verbs.Key(ready.key)}
@@ -190,7 +190,7 @@ func (r *run) connect(ctx context.Context, i int, ready *message, theirs layout)
 		},
 		PrivateData: role{data: true, number: uint16(i), session: ready.session}.append(nil),
 	}
-	if r.test.Op == Read {
+	if r.test.Op.Answered() {
 		d.ORD = min(r.test.Depth, maxReads)
 	}
 	l.conn, err = d.Dial(ctx, r.client.Addr)

@@ -60,7 +60,7 @@ func (l *clientLane) granted() uint64 {
 
 // signalEvery is how many messages share a completion.
 func (l *clientLane) signalEvery() uint64 {
-	if l.test.Verify || l.test.Op == Read {
+	if l.test.Verify || l.test.Op.Answered() {
 		return 1
 	}
 	return uint64(max(1, min(l.test.Depth/4, batch)))
@@ -83,8 +83,11 @@ func (l *clientLane) postMessages(n int) error {
 			wr.Op, wr.Remote = verbs.OpWrite, l.remoteSlot(seq)
 		case Read:
 			wr.Op, wr.Remote = verbs.OpRead, l.remoteSlot(seq)
+		case FetchAdd, CompareSwap:
+			wr.Op, wr.Remote = l.test.Op.atomicOpcode(), l.remoteSlot(seq)
+			l.operands(wr, seq)
 		}
-		if l.test.Verify && l.test.Op != Read {
+		if l.test.Verify && !l.test.Op.Answered() {
 			l.fill(l.octets(wr.SGL[0]), seq)
 		}
 	}
@@ -104,9 +107,13 @@ func (l *clientLane) completions(wcs []verbs.WC, done uint64) uint64 {
 		case id&recvID != 0:
 			l.takeCredit(int(id &^ recvID))
 		default:
-			if l.test.Op == Read && l.test.Verify {
+			switch {
+			case !l.test.Verify:
+			case l.test.Op == Read:
 				// The server's places hold the patterns of their numbers.
 				l.check("read", l.octets(l.slot(id)), id%uint64(l.theirs.slots))
+			case l.test.Op.Atomic():
+				l.checkFetched(id, l.octets(l.slot(id)))
 			}
 			done = id + 1
 		}
@@ -115,21 +122,18 @@ func (l *clientLane) completions(wcs []verbs.WC, done uint64) uint64 {
 	return done
 }
 
-// flush waits until all messages are complete and in the peer's memory. A
-// Read is that anyway when it is complete.
+// flush waits until all messages are complete and in the peer's memory. What is
+// answered is that anyway when it is complete.
 func (l *clientLane) flush(ctx context.Context, done uint64) error {
-	if l.test.Op != Read {
+	if !l.test.Op.Answered() {
 		l.reading = true
-		src := l.remote
-		src.Len = 1
-		_, err := l.conn.PostSend([]verbs.SendWR{{
-			ID: flushID, Op: verbs.OpRead, Flags: verbs.SendSignaled, Remote: src, SGL: []verbs.SGE{l.ctl.SGE(0, 1)},
-		}})
+		// Of no octets, for which the server has to grant no right.
+		_, err := l.conn.PostSend([]verbs.SendWR{{ID: flushID, Op: verbs.OpRead, Flags: verbs.SendSignaled, SGL: []verbs.SGE{{}}}})
 		if err != nil {
 			return why(l.conn, err)
 		}
 	}
-	for l.reading || l.test.Op == Read && done < l.sent {
+	for l.reading || l.test.Op.Answered() && done < l.sent {
 		wcs, err := l.wait(ctx)
 		if err != nil {
 			return err
@@ -142,14 +146,14 @@ func (l *clientLane) flush(ctx context.Context, done uint64) error {
 
 // receiveCredit posts the receive for a credit message.
 func (l *clientLane) receiveCredit(qp *verbs.QP, slot int) error {
-	_, err := qp.PostRecv([]verbs.RecvWR{{ID: recvID | uint64(slot), SGL: []verbs.SGE{l.ctl.SGE(8*(1+slot), 8)}}})
+	_, err := qp.PostRecv([]verbs.RecvWR{{ID: recvID | uint64(slot), SGL: []verbs.SGE{l.ctl.SGE(8*slot, 8)}}})
 	return err
 }
 
 // takeCredit reads a credit message. The number in it is the server's word
 // for the receives it has posted; a wrong one can only end this connection.
 func (l *clientLane) takeCredit(slot int) {
-	at := 8 * (1 + slot)
+	at := 8 * slot
 	total := binary.BigEndian.Uint64(l.ctl.Bytes()[at : at+8])
 	if total > l.credit && total < 1<<62 {
 		l.credit = total

@@ -30,9 +30,12 @@ func (l *clientLane) rounds(ctx context.Context, res *Result, n int, until time.
 		}
 		l.done.Store(l.sent)
 		if l.test.Verify {
-			if l.test.Op == Read {
+			switch {
+			case l.test.Op == Read:
 				l.check("read", l.octets(l.slot(0)), 0)
-			} else {
+			case l.test.Op.Atomic():
+				l.checkFetched(l.sent-1, l.octets(l.slot(0)))
+			default:
 				l.checkTurn(l.sent, true)
 			}
 			now = time.Now() // checking is not part of the next round
@@ -60,6 +63,10 @@ func (l *clientLane) round(ctx context.Context) error {
 		}
 	case Read:
 		if err = l.postTurn(verbs.OpRead, turn, false); err == nil {
+			_, err = l.wait(ctx)
+		}
+	case FetchAdd, CompareSwap:
+		if err = l.postTurn(l.test.Op.atomicOpcode(), turn, false); err == nil {
 			_, err = l.wait(ctx)
 		}
 	}

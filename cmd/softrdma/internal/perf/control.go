@@ -152,8 +152,11 @@ func (c *control) wait(ctx context.Context) error {
 			c.sent = true
 			continue
 		}
-		at := int(wc.ID) * maxMessage
-		m, err := parseMessage(c.mr.Bytes()[at : at+int(wc.ByteLen)])
+		at, n := int(wc.ID)*maxMessage, 0
+		if wc.Op == verbs.OpRecv { // the length of immediate data is not that of the receive
+			n = int(wc.ByteLen)
+		}
+		m, err := parseMessage(c.mr.Bytes()[at : at+n])
 		switch {
 		case err == nil:
 			c.in = append(c.in, m)

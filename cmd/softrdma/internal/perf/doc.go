@@ -1,5 +1,5 @@
 // Package perf measures an RDMA connection: bandwidth and latency of Send,
-// Write and Read between a Client and a Server.
+// Write, Read and atomics between a Client and a Server.
 //
 // # Connections
 //
@@ -49,10 +49,12 @@
 // the same length. Write: each polls the last octet of its memory, which is
 // the number of the round, modulo 256 and from 1 on; the memory begins so that
 // this octet is the last one of an aligned word of 8. Read: the client reads
-// again and again.
+// again and again. Atomics likewise, on one word of the server.
 //
 // With verification each message carries a pattern made from the session's
-// seed and the number of the message, and the receiving side checks it.
+// seed and the number of the message, and the receiving side checks it. Of
+// atomics the client checks each value that it fetches, and the server those that
+// are left in its memory.
 //
 // A peer may send anything: every length is bounded, unknown values are
 // refused, and what a session may hold in memory is limited before any of it

@@ -41,17 +41,17 @@ func (r *Result) MessagesPerSecond() float64 {
 }
 
 // share is the part of a round that counts as the latency: half of it, for a
-// message one way. A Read has no half.
+// message one way. What is answered has no half.
 func (r *Result) share() float64 {
-	if r.Test.Op == Read {
+	if r.Test.Op.Answered() {
 		return 1
 	}
 	return 0.5
 }
 
 // Latency is the given percentile, 0 to 100, of the latency in nanoseconds: half the
-// round trip of a Send or Write, all of a Read. 0 is the smallest, 100 the
-// largest one.
+// round trip of a Send or Write, all of a Read or atomic. 0 is the smallest, 100
+// the largest one.
 func (r *Result) Latency(percentile float64) float64 {
 	return r.Times.at(percentile) * r.share()
 }

@@ -33,8 +33,11 @@ const (
 	creditID = 1 << 61
 )
 
-// prefill puts into memory what Reads will find.
+// prefill puts into memory what Reads and atomics will find.
 func (l *serverLane) prefill() {
+	if l.test.Op.Atomic() {
+		l.prefillWords()
+	}
 	if l.test.Op != Read || !l.test.Verify {
 		return
 	}
@@ -58,7 +61,7 @@ func (l *serverLane) prepare(qp *verbs.QP) error {
 func (l *serverLane) work(ctx context.Context) error {
 	var err error
 	switch {
-	case l.test.Op == Read, l.test.Op == Write && l.test.Kind == Bandwidth:
+	case l.test.Op.Answered(), l.test.Op == Write && l.test.Kind == Bandwidth:
 		return nil // the client does it all
 	case l.test.Op == Write:
 		err = l.answerWrites(ctx)
@@ -142,7 +145,7 @@ func (l *serverLane) take(wcs []verbs.WC) error {
 			l.credits--
 			continue
 		}
-		if int(wc.ByteLen) != l.test.Size {
+		if wc.Op != verbs.OpRecv || int(wc.ByteLen) != l.test.Size {
 			return fmt.Errorf("message %d has %d octets and not %d", l.received, wc.ByteLen, l.test.Size)
 		}
 		if l.test.Verify {
@@ -173,6 +176,9 @@ func (l *serverLane) take(wcs []verbs.WC) error {
 // checkWritten compares the places that Writes went to with the last message
 // that each got.
 func (l *serverLane) checkWritten(sent uint64) {
+	if l.test.Op.Atomic() && l.test.Verify {
+		l.checkWords(sent)
+	}
 	if l.test.Op != Write || l.test.Kind != Bandwidth || !l.test.Verify {
 		return
 	}

@@ -142,7 +142,15 @@ func (x *exam) setup(ctx context.Context) (err error) {
 	if x.pd, err = x.srv.Device.AllocPD(); err != nil {
 		return err
 	}
-	access := verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead
+	// What the client is to do with it, and no more. A test of anything but
+	// atomics ends with a Read, whose answer says that all before it has come.
+	access := verbs.AccessLocalWrite | verbs.AccessRemoteRead
+	switch {
+	case x.test.Op.Atomic():
+		access = verbs.AccessLocalWrite | verbs.AccessRemoteAtomic
+	case x.test.Op == Write:
+		access |= verbs.AccessRemoteWrite
+	}
 	if x.mem, err = x.pd.AllocMR(x.layout.size()*x.test.QPs, access); err != nil {
 		return err
 	}
@@ -203,7 +211,7 @@ func (x *exam) accept(ctx context.Context, in incoming) error {
 		PD: x.pd, Prepare: l.prepare,
 		QP: verbs.QPConfig{SendCQ: l.cq, RecvCQ: l.cq, MaxSendWR: serverSends, MaxRecvWR: max(1, x.layout.receives)},
 	}
-	if x.test.Op == Read {
+	if x.test.Op.Answered() {
 		cfg.IRD = min(x.test.Depth, maxReads)
 	}
 	l.conn, err = in.req.Accept(ctx, cfg)

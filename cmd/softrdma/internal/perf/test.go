@@ -12,8 +12,11 @@ const (
 	Send Op = 1 + iota
 	Write
 	Read
+	FetchAdd
+	CompareSwap
 )
 
+// String is the name of the command that measures it.
 func (o Op) String() string {
 	switch o {
 	case Send:
@@ -22,9 +25,42 @@ func (o Op) String() string {
 		return "write"
 	case Read:
 		return "read"
+	case FetchAdd, CompareSwap:
+		return "atomic"
 	}
 	return fmt.Sprintf("Op(%d)", uint8(o))
 }
+
+// AtomicType is perftest's name of an atomic; empty for other operations.
+func (o Op) AtomicType() string {
+	switch o {
+	case FetchAdd:
+		return "FETCH_AND_ADD"
+	case CompareSwap:
+		return "CMP_AND_SWAP"
+	}
+	return ""
+}
+
+// ParseAtomic is the inverse of AtomicType.
+func ParseAtomic(s string) (Op, error) {
+	for _, o := range []Op{FetchAdd, CompareSwap} {
+		if o.AtomicType() == s {
+			return o, nil
+		}
+	}
+	return 0, fmt.Errorf("%q is no type of atomic: take %s or %s", s, FetchAdd.AtomicType(), CompareSwap.AtomicType())
+}
+
+// Atomic reports whether o is an atomic, which works on 8 octets.
+func (o Op) Atomic() bool { return o == FetchAdd || o == CompareSwap }
+
+// Answered reports whether o is complete when the peer's answer is there, so that
+// its latency is that of the whole round trip.
+func (o Op) Answered() bool { return o == Read || o.Atomic() }
+
+// AtomicSize is what an atomic works on, in octets.
+const AtomicSize = 8
 
 // Kind is what is measured about it.
 type Kind uint8
@@ -55,7 +91,7 @@ const (
 type Test struct {
 	Op         Op
 	Kind       Kind
-	Size       int           // octets of a message; 65536 for bandwidth, 8 for latency if 0
+	Size       int           // octets of a message; 65536 for bandwidth, 8 for latency and always for atomics if 0
 	Iterations int           // messages, or rounds; as many as Duration allows if 0
 	Duration   time.Duration // of the measurement; 5 s if that and Iterations are 0
 	Warmup     time.Duration // before it, not measured
@@ -71,6 +107,9 @@ func (t *Test) Check() error {
 			*v = d
 		}
 	}
+	if t.Op.Atomic() {
+		def(&t.Size, AtomicSize)
+	}
 	if t.Kind == Latency {
 		def(&t.Size, 8)
 		def(&t.Depth, 1)
@@ -82,12 +121,14 @@ func (t *Test) Check() error {
 		t.Duration = 5 * time.Second
 	}
 	switch {
-	case t.Op < Send || t.Op > Read:
+	case t.Op < Send || t.Op > CompareSwap:
 		return fmt.Errorf("there is no operation %v", t.Op)
 	case t.Kind < Bandwidth || t.Kind > Latency:
 		return fmt.Errorf("there is no measurement %v", t.Kind)
 	case t.Size < 1 || t.Size > MaxSize:
 		return fmt.Errorf("a size of %d octets is out of range: take 1 to %d", t.Size, MaxSize)
+	case t.Op.Atomic() && t.Size != AtomicSize:
+		return fmt.Errorf("an atomic works on %d octets, not on %d", AtomicSize, t.Size)
 	case t.Depth < 1 || t.Depth > MaxDepth:
 		return fmt.Errorf("a depth of %d is out of range: take 1 to %d", t.Depth, MaxDepth)
 	case t.QPs < 1 || t.QPs > MaxQPs:
@@ -102,6 +143,9 @@ func (t *Test) Check() error {
 
 func (t *Test) String() string {
 	s := fmt.Sprintf("%v %v, %d octets", t.Op, t.Kind, t.Size)
+	if a := t.Op.AtomicType(); a != "" {
+		s += ", " + a
+	}
 	if t.Kind == Bandwidth {
 		s += fmt.Sprintf(", depth %d", t.Depth)
 	}

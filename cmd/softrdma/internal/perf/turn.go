@@ -34,13 +34,16 @@ func (l *lane) turnSeed(turn uint64, answer bool) uint64 {
 	return s
 }
 
-// postTurn posts the message of a turn, or the Read that makes one.
+// postTurn posts the message of a turn, or the Read or atomic that makes one.
 func (l *lane) postTurn(op verbs.Opcode, turn uint64, answer bool) error {
 	wr := &l.wrs[0]
 	wr.ID, wr.Op, wr.Flags = turn, op, verbs.SendSignaled
 	switch op {
 	case verbs.OpRead:
 		wr.SGL[0], wr.Remote = l.turnSGE(0), l.remoteSlot(0)
+	case verbs.OpFetchAdd, verbs.OpCompareSwap:
+		wr.SGL[0], wr.Remote = l.turnSGE(0), l.remoteSlot(0)
+		l.operands(wr, turn-1)
 	default:
 		wr.SGL[0] = l.turnSGE(1)
 		if op == verbs.OpWrite {

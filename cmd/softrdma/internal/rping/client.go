@@ -51,12 +51,16 @@ func (c *Client) Run(ctx context.Context, addr string) error {
 	if size < MinSize || size > MaxSize {
 		return fmt.Errorf("a ping of %d octets is out of range: take %d to %d", size, MinSize, MaxSize)
 	}
-	// Source and sink share one memory region, the source first.
-	e, err := newEndpoint(c.Device, 2*size)
+	// The server reads the source and writes the sink: one right for each.
+	e, err := newEndpoint(c.Device, size, verbs.AccessRemoteRead)
 	if err != nil {
 		return err
 	}
 	defer e.close()
+	p := pinger{endpoint: e, size: size}
+	if p.back, err = e.pd.AllocMR(size, verbs.AccessLocalWrite|verbs.AccessRemoteWrite); err != nil {
+		return err
+	}
 	d := rdmacm.Dialer{
 		Device: c.Device, PD: e.pd, QP: e.qpConfig(), Prepare: e.prepare,
 		IRD: readDepth, ORD: readDepth,
@@ -67,7 +71,6 @@ func (c *Client) Run(ctx context.Context, addr string) error {
 		}
 		return err
 	}
-	p := pinger{endpoint: e, size: size}
 	for n := 0; c.Count == 0 || n < c.Count; n++ {
 		start := time.Now()
 		if err := c.ping(ctx, &p, n); err != nil {
@@ -127,27 +130,28 @@ func pause(ctx context.Context, conn *rdmacm.Conn, d time.Duration) bool {
 // pinger is the client's side of the rounds.
 type pinger struct {
 	*endpoint
+	back *verbs.MR // what the server writes
 	size int
 }
 
-func (p *pinger) source() []byte { return p.data.Bytes()[:p.size] }
-func (p *pinger) sink() []byte   { return p.data.Bytes()[p.size : 2*p.size] }
+func (p *pinger) source() []byte { return p.data.Bytes() }
+func (p *pinger) sink() []byte   { return p.back.Bytes() }
 
-// name is what a Send says about a part of the ping memory.
-func (p *pinger) name(off int) info {
-	r := p.data.Remote()
-	return info{addr: r.Addr + uint64(off), key: uint32(r.RKey), size: uint32(p.size)}
+// name is what a Send says about a region.
+func (p *pinger) name(mr *verbs.MR) info {
+	r := mr.Remote()
+	return info{addr: r.Addr, key: uint32(r.RKey), size: uint32(p.size)}
 }
 
 // ping does one round.
 func (p *pinger) ping(ctx context.Context, n int) error {
 	Text(p.source(), n)
 	clear(p.sink())
-	for _, off := range []int{0, p.size} {
+	for _, mr := range []*verbs.MR{p.data, p.back} {
 		if err := p.drain(ctx); err != nil {
 			return err
 		}
-		if err := p.post(p.message(p.name(off))); err != nil {
+		if err := p.post(p.message(p.name(mr))); err != nil {
 			return err
 		}
 		if _, err := p.next(ctx); err != nil {

@@ -50,8 +50,9 @@ type endpoint struct {
 	wcs     [8]verbs.WC
 }
 
-// newEndpoint makes an endpoint whose ping memory has size octets.
-func newEndpoint(dev *verbs.Device, size int) (_ *endpoint, err error) {
+// newEndpoint makes an endpoint whose ping memory has size octets, with which the
+// peer may do what access says.
+func newEndpoint(dev *verbs.Device, size int, access verbs.Access) (_ *endpoint, err error) {
 	e := &endpoint{arrived: make([]info, 0, receives)}
 	defer func() {
 		if err != nil {
@@ -70,7 +71,7 @@ func newEndpoint(dev *verbs.Device, size int) (_ *endpoint, err error) {
 	if e.send, err = e.pd.AllocMR(infoLen, 0); err != nil {
 		return nil, err
 	}
-	e.data, err = e.pd.AllocMR(size, verbs.AccessLocalWrite|verbs.AccessRemoteRead|verbs.AccessRemoteWrite)
+	e.data, err = e.pd.AllocMR(size, access)
 	return e, err
 }
 
@@ -203,8 +204,11 @@ func (e *endpoint) completions(ctx context.Context) (int, error) {
 
 // take copies a received message out of its slot and posts that again.
 func (e *endpoint) take(wc *verbs.WC) {
-	at := int(wc.ID) * infoLen
-	i, err := parseInfo(e.recv.Bytes()[at : at+int(wc.ByteLen)])
+	at, n := int(wc.ID)*infoLen, 0
+	if wc.Op == verbs.OpRecv { // the length of immediate data is not that of the receive
+		n = int(wc.ByteLen)
+	}
+	i, err := parseInfo(e.recv.Bytes()[at : at+n])
 	if err != nil {
 		if e.bad == nil {
 			e.bad = err

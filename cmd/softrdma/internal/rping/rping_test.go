@@ -226,7 +226,7 @@ func TestMismatch(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			e, err := newEndpoint(b, MaxSize)
+			e, err := newEndpoint(b, MaxSize, verbs.AccessLocalWrite)
 			if err != nil {
 				return err
 			}

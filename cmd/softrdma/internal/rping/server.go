@@ -67,7 +67,7 @@ func (s *Server) Serve(ctx context.Context, l *rdmacm.Listener) error {
 
 // client serves one client to its end.
 func (s *Server) client(ctx context.Context, req *rdmacm.Request) (pings int, err error) {
-	e, err := newEndpoint(s.Device, MaxSize)
+	e, err := newEndpoint(s.Device, MaxSize, verbs.AccessLocalWrite)
 	if err != nil {
 		_ = req.Reject(ctx, []byte("no memory")) // it may have gone already
 		return 0, err

@@ -73,7 +73,9 @@ func headFor(t *perf.Test, spin bool) (head, error) {
 	switch {
 	case t.Size > maxSize:
 		return h, fmt.Errorf("the TCP baseline takes messages of up to %d octets", maxSize)
-	case t.Kind == perf.Latency && t.Op == perf.Read:
+	case t.Kind == perf.Bandwidth && t.Op.Atomic():
+		return h, errors.New("nothing of TCP is like many atomics in flight; it has a baseline for their latency")
+	case t.Kind == perf.Latency && t.Op.Answered():
 		h.test = respond
 	case t.Kind == perf.Latency:
 		h.test = echo
