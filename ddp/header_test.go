@@ -34,7 +34,7 @@ func TestHeaderVectors(t *testing.T) {
 			require.Equal(t, want, []byte(h))
 			require.Equal(t, reencode(h), h)
 		})
-		t.Run("DDP-05 every shorter "+c.name+" is refused", func(t *testing.T) {
+		t.Run("DDP-05 SEC-37 every shorter "+c.name+" is refused", func(t *testing.T) {
 			b := unhex(t, c.hex)
 			for n := range b {
 				_, ok := ParseHeader(b[:n])

@@ -42,7 +42,7 @@ func TestShortSegments(t *testing.T) {
 			if first == 0xc1 && n >= TaggedLen {
 				continue
 			}
-			t.Run(fmt.Sprintf("DDP-05 %d octets, control %02x", n, first), func(t *testing.T) {
+			t.Run(fmt.Sprintf("DDP-05 SEC-37 %d octets, control %02x", n, first), func(t *testing.T) {
 				l := newLink(t, 1448, 4096)
 				b := make([]byte, n)
 				if n > 0 {
@@ -166,11 +166,14 @@ func TestPlaceUntagged(t *testing.T) {
 	for round, size := range []int{3005, 0, 1, 1424, 1425, 3004, 5, 6} {
 		t.Run(fmt.Sprintf("DDP-06 DDP-09 DDP-28 %d octets", size), func(t *testing.T) {
 			data := pattern(size, byte(round))
-			l.a.StartUntagged(QNSend, 0x43, 0, uint32(size))
+			l.a.StartUntagged(QNSend, 0x73, 0xc0ffee00+uint32(round), uint32(size))
 			push(t, l.a, data)
 			for seg := 0; ; seg++ {
 				g := pull(t, l.b)
 				require.EqualValues(t, round+1, g.MSN())
+				require.EqualValues(t, QNSend, g.QN())
+				require.EqualValues(t, 0x73, g.ULP(), "RsvdULP, all of it")
+				require.EqualValues(t, 0xc0ffee00+uint32(round), g.ULPWord())
 				first, err := l.b.Arrive(g)
 				require.NoError(t, err)
 				require.Equal(t, seg == 0, first)

@@ -83,6 +83,67 @@ func TestStartupSplit(t *testing.T) {
 			require.Equal(t, wiretest.FPDUs()[0].ULPDU(), octets(t, u))
 		}
 	})
+	t.Run("MPA-01 a frame has 20+PD_Length octets, and the next one is the first FPDU's", func(t *testing.T) {
+		// whole takes a startup frame that is all that was sent.
+		whole := func(t *testing.T, far *simnet.Stream, key string, private int) {
+			b := read(far)
+			require.GreaterOrEqual(t, len(b), 20)
+			require.Equal(t, key, string(b[:16]))
+			require.Equal(t, private, int(b[18])<<8|int(b[19]), "PD_Length")
+			require.Len(t, b, 20+private)
+		}
+		// opened has c send an FPDU and receive one.
+		opened := func(t *testing.T, c *Conn, far *simnet.Stream) {
+			require.NoError(t, c.Write(wiretest.FPDUs()[0].ULPDU(), nil))
+			require.NoError(t, c.Flush())
+			require.Equal(t, helloFPDU, read(far))
+			u, ok, err := c.Next()
+			require.NoError(t, err)
+			require.True(t, ok)
+			require.Equal(t, wiretest.FPDUs()[0].ULPDU(), octets(t, u))
+		}
+		for _, n := range []int{0, 1, 2, 3, 4, 63, MaxPrivateEnhanced} {
+			for _, v := range []struct {
+				cfg   Config
+				s     wiretest.Startup
+				block int
+			}{
+				{Config{Rev1: true}, wiretest.Startup{Flags: wiretest.FlagC, Rev: 1, Private: count(n)}, 0},
+				{Config{ClientServer: true}, wiretest.Startup{Flags: wiretest.FlagC | wiretest.FlagS, Rev: 2, Private: wiretest.Block(0, 0, count(n)...)}, 4},
+			} {
+				c, _, far := newConn(t)
+				require.NoError(t, c.Request(v.cfg, count(n)))
+				whole(t, far, "MPA ID Req Frame", v.block+n)
+				theirs := v.s
+				theirs.Reply = true
+				write(t, far, append(theirs.Octets(), helloFPDU...))
+				_, ok, err := c.RecvReply()
+				require.NoError(t, err)
+				require.True(t, ok)
+				opened(t, c, far)
+
+				request := v.s.Octets()
+				c, _, far = newConn(t)
+				write(t, far, append(request, helloFPDU...))
+				_, ok, err = c.RecvRequest(Config{})
+				require.NoError(t, err)
+				require.True(t, ok)
+				_, err = c.Accept(Config{}, count(n))
+				require.NoError(t, err)
+				whole(t, far, "MPA ID Rep Frame", v.block+n)
+				opened(t, c, far)
+
+				c, _, far = newConn(t)
+				write(t, far, request)
+				_, ok, err = c.RecvRequest(Config{})
+				require.NoError(t, err)
+				require.True(t, ok)
+				require.NoError(t, c.Reject(count(n)))
+				whole(t, far, "MPA ID Rep Frame", v.block+n)
+				require.Empty(t, readEnd(t, far, io.EOF))
+			}
+		}
+	})
 	t.Run("MPA-17 FIN and reset at every octet", func(t *testing.T) {
 		for _, fin := range []bool{true, false} {
 			for n := range len(request) {

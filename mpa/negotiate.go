@@ -153,7 +153,7 @@ func answer(cfg *Config, req *Frame) (Frame, Params) {
 	f.ORD = DepthUnstated
 	if req.IRD != DepthUnstated {
 		if cfg.RequireORD && p.ORD > int(req.IRD) {
-			f.Reject, f.Markers = true, false
+			f.Reject, f.Markers, f.Res = true, false, 0 // nothing is switched on
 		} else {
 			p.ORD = min(p.ORD, int(req.IRD))
 		}

@@ -266,6 +266,8 @@ func TestRequestRefused(t *testing.T) {
 		{"SEC-60 revision 1 where an RTR message is required", Config{RequireRTR: true}, "40 01 0000", "60 01 0000", ErrRefused},
 		{"SEC-60 no CRC where it is required", Config{RequireCRC: true}, "10 02 0004 8001 4001", "70 02 0004 0000 0000", ErrRefused},
 		{"SEC-60 revision 1 where 2 is required", Config{RequireRev2: true}, "40 01 0000", "60 01 0000", ErrRefused},
+		{"MPA-04 Res 0f is not echoed by a refusal", Config{RefuseMarkers: true}, "cf 01 0000", "60 01 0000", ErrRefused},
+		{"MPA-04 MPA-74 Res 0f, with the block and large FPDUs", Config{RefuseMarkers: true, LargeFPDUs: true}, "df 02 0004 8001 4001", "70 02 0004 0000 0000", ErrRefused},
 		{"MPA-34 the enhanced block where only revision 1 is spoken", Config{Rev1: true}, "50 02 0004 8001 4001", "", ErrRevision},
 		{"MPA-34 revision 2 without the block likewise", Config{Rev1: true}, "40 02 0000", "", ErrRevision},
 		{"MPA-06 IOP-15 revision 0", Config{}, "40 00 0000", "", ErrRevision},
@@ -318,6 +320,16 @@ func TestRequestRefused(t *testing.T) {
 		require.ErrorIs(t, err, ErrRefused)
 		require.Equal(t, wiretest.Hex(hexRep+"70 02 0004 8001 4008"), readEnd(t, far, io.EOF))
 		require.False(t, c.CanWrite(0))
+	})
+	t.Run("MPA-04 MPA-74 a refusal has Res 0 where large FPDUs would have been on", func(t *testing.T) {
+		c, _, far := newConn(t)
+		write(t, far, wiretest.Hex(hexReq+"5f 02 0004 8004 4001"))
+		_, ok, err := c.RecvRequest(Config{})
+		require.NoError(t, err)
+		require.True(t, ok)
+		_, err = c.Accept(Config{ORD: 8, IRD: 1, RequireORD: true, LargeFPDUs: true}, nil)
+		require.ErrorIs(t, err, ErrRefused)
+		require.Equal(t, wiretest.Hex(hexRep+"70 02 0004 8001 4008"), readEnd(t, far, io.EOF))
 	})
 }
 
@@ -469,6 +481,7 @@ func TestRejected(t *testing.T) {
 	}{
 		{"MPA-14 vector MPA-REP-V2-REJECT", "50 02 0004 8010 4008", Config{}, "no", "70 02 0006 0000 0000 6e6f"},
 		{"MPA-33 revision 1", "40 01 0000", Config{}, "", "60 01 0000"},
+		{"MPA-04 MPA-74 Res 0f", "5f 02 0004 8010 4008", Config{LargeFPDUs: true}, "", "70 02 0004 0000 0000"},
 		{"C=0 where nobody wants it", "00 01 0000", Config{NoCRC: true}, "", "20 01 0000"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -60,7 +60,7 @@ func TestAtomicOrder(t *testing.T) {
 		require.Equal(t, atomicResp(1, 1, 5), peer.expectFPDU())
 	})
 	for _, over := range [][]byte{atomicReq(3, 0, 3, 0x12345678, base, 1), readReq(3, 1, 0, 8, 0x12345678, base)} {
-		t.Run(fmt.Sprintf("DDP-40 RDM-23 RDM-79 IRD 2 holds a read and an atomic operation and not opcode octet %02x", over[1]), func(t *testing.T) {
+		t.Run(fmt.Sprintf("DDP-40 RDM-23 RDM-79 SEC-24 IRD 2 holds a read and an atomic operation and not opcode octet %02x", over[1]), func(t *testing.T) {
 			k := newScene(t)
 			cfg := k.config()
 			cfg.IRD = 2

@@ -130,4 +130,27 @@ func TestSwap(t *testing.T) {
 		wg.Wait()
 		require.Equal(t, uint64(workers*each), v.Load())
 	})
+	t.Run("RDM-76 a compare and swap that is told to have won has", func(t *testing.T) {
+		const workers, each = 8, 200_000 / slow
+		var v, won atomic.Uint64
+		var wg sync.WaitGroup
+		for i := range workers {
+			wg.Go(func() {
+				for range each {
+					if i >= 6 {
+						v.Add(1) // the application
+						won.Add(1)
+						continue
+					}
+					was := v.Load()
+					q := atomicRequest(atomicReq(1, codeCompareSwap, 0, 0, 0, was+1, ^uint64(0), was, ^uint64(0))[18:])
+					if swap(&v, q) == was {
+						won.Add(1)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		require.Equal(t, won.Load(), v.Load())
+	})
 }

@@ -74,7 +74,7 @@ func TestRTR(t *testing.T) {
 		{mpa.RTRWrite, vecWriteRTR}, {mpa.RTRRead, vecReadRTR}, {mpa.RTRSend, vecSendZero},
 	}
 	for _, c := range cases {
-		t.Run(fmt.Sprintf("MPA-46 RTR %v comes first", c.kind), func(t *testing.T) {
+		t.Run(fmt.Sprintf("MPA-46 MPA-48 RTR %v comes first, with STag 1", c.kind), func(t *testing.T) {
 			e, peer := newRaw(t, Config{Initiator: true, RTR: c.kind, PeerToPeer: true, ORD: 1})
 			op := &Op{Kind: Send, ID: 3, Inline: []byte("x")}
 			ok, err := e.Submit(op)

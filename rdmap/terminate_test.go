@@ -56,12 +56,12 @@ func TestParseTerminate(t *testing.T) {
 		{"RDM-53 nothing", nil, Terminate{}},
 		{"RDM-53 one octet", []byte{0x11}, Terminate{Layer: 1, Type: 1}},
 		{"RDM-53 zeros", make([]byte, 52), Terminate{}},
-		{"SEC-43 bits and no data", cat("01 02 e0 00"), Terminate{Type: 1, Code: 2}},
-		{"SEC-43 bits and one octet", cat("01 02 e0 00 00"), Terminate{Type: 1, Code: 2}},
-		{"SEC-43 length and no header", cat("01 02 e0 00 00 2e"), Terminate{Type: 1, Code: 2, HasSegLen: true, SegLen: 46}},
-		{"SEC-43 half a header", cat("11 02 c0 00 00 16", write[:13]), Terminate{Layer: 1, Type: 1, Code: 2, HasSegLen: true, SegLen: 22}},
-		{"SEC-43 half a read header", cat("01 02 e0 00 00 2e", read[:45]), Terminate{Type: 1, Code: 2, HasSegLen: true, SegLen: 46, DDPHeader: read[:18]}},
-		{"SEC-43 D without M", cat("11 02 40 00", write), Terminate{Layer: 1, Type: 1, Code: 2}},
+		{"SEC-43 SEC-37 bits and no data", cat("01 02 e0 00"), Terminate{Type: 1, Code: 2}},
+		{"SEC-43 SEC-37 bits and one octet", cat("01 02 e0 00 00"), Terminate{Type: 1, Code: 2}},
+		{"SEC-43 SEC-37 length and no header", cat("01 02 e0 00 00 2e"), Terminate{Type: 1, Code: 2, HasSegLen: true, SegLen: 46}},
+		{"SEC-43 SEC-37 half a header", cat("11 02 c0 00 00 16", write[:13]), Terminate{Layer: 1, Type: 1, Code: 2, HasSegLen: true, SegLen: 22}},
+		{"SEC-43 SEC-37 half a read header", cat("01 02 e0 00 00 2e", read[:45]), Terminate{Type: 1, Code: 2, HasSegLen: true, SegLen: 46, DDPHeader: read[:18]}},
+		{"SEC-43 SEC-37 D without M", cat("11 02 40 00", write), Terminate{Layer: 1, Type: 1, Code: 2}},
 		{"RDM-53 more than all", append(cat("20 02 00 00"), make([]byte, 60)...), Terminate{Layer: 2, Code: 2}},
 	}
 	for _, c := range cases {
@@ -132,7 +132,7 @@ func TestTerminateShapes(t *testing.T) {
 		})
 	}
 	for n := 2; n < 18; n++ {
-		t.Run(fmt.Sprintf("DDP-05 %d octets are no Terminate yet", n), func(t *testing.T) {
+		t.Run(fmt.Sprintf("DDP-05 SEC-37 %d octets are no Terminate yet", n), func(t *testing.T) {
 			e, peer := newRaw(t, Config{})
 			peer.play(fpdu(plain[:n]))
 			settle(e)

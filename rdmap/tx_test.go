@@ -292,4 +292,47 @@ func TestTerminateBetweenSegments(t *testing.T) {
 		peer.silent()
 		require.Empty(t, e.sent)
 	})
+	bad := taggedSeg(0xc1, 0x40, 0x0badcafe, base, 1)
+	for _, c := range []struct {
+		name string
+		fail func(e *end, peer *raw, g *region)
+		want []byte
+	}{
+		{"the receive half fails", func(e *end, peer *raw, g *region) { peer.play(fpdu(bad)); e.receive() }, termULPDU(0x1100, bad)},
+		{"the owner ends it", func(e *end, peer *raw, g *region) { e.Terminate(nil) }, termULPDU(0, nil)},
+		{"the memory goes away", func(e *end, peer *raw, g *region) { require.NoError(t, e.table.Deregister(g.stag)) }, termULPDU(0, nil)},
+	} {
+		t.Run("RDM-56 what is staged leaves whole: "+c.name, func(t *testing.T) {
+			e, peer := newRaw(t, Config{Initiator: true, Table: ddp.NewTable()})
+			g := newRegion(t, e.table, 64<<10, testPD, 0)
+			for id, op := range []*Op{{Kind: Send, Inline: []byte("hello")}, {Kind: Write, RemoteSTag: 1, SGL: []SGE{g.sge(0, len(g.mem))}}} {
+				op.ID = uint64(id)
+				ok, err := e.Submit(op)
+				require.NoError(t, err)
+				require.True(t, ok)
+				if id == 1 {
+					e.tx.turn = maxTurn - 3000 // the Write gets three segments far
+				}
+				_, err = e.Pump()
+				require.NoError(t, err)
+			}
+			staged := e.conn.Pending()
+			peer.silent()
+			c.fail(e, peer, g)
+			e.transmit()
+			peer.expectBytes(unhex(t, vecSendHello))
+			whole := len(unhex(t, vecSendHello))
+			for at := 0; whole < staged; {
+				s := peer.expectFPDU()
+				require.Equal(t, taggedSeg(0x81, 0x40, 1, uint64(at)), s[:14])
+				same(t, g.mem[at:at+len(s)-14], s[14:], "a staged segment")
+				at += len(s) - 14
+				whole += len(fpdu(s))
+			}
+			require.Equal(t, staged, whole)
+			require.Greater(t, staged, 3000)
+			require.Equal(t, c.want, peer.expectFPDU())
+			peer.silent()
+		})
+	}
 }

@@ -229,4 +229,49 @@ func TestReservedBits(t *testing.T) {
 		require.NoError(t, e.rxErr)
 		require.Equal(t, Event{Kind: RecvDone, ID: 77, Len: 3}, e.events[1])
 	})
+	t.Run("RDM-05 own messages have 0", func(t *testing.T) {
+		const inv = 0x0a0b0c0d
+		k := newScene(t)
+		cfg := k.config()
+		cfg.Initiator, cfg.ORD = true, 16
+		e, peer := newRaw(t, cfg)
+		sink := k.recv.sge(0, 8)
+		peer.play(append(fpdu(readReq(1, inv, 0, 8, k.s.stag, base)), fpdu(atomicReq(2, codeFetchAdd, inv, k.s.stag, base, 1, 0, 0, 0))...))
+		// A key in an operation that does not invalidate is not for the wire, and the one
+		// of the message before is not left in the header.
+		named := &Op{Kind: Send, Invalidate: true, InvSTag: inv}
+		for _, op := range []*Op{
+			{Kind: Send, SGL: []SGE{k.s.sge(0, 4000)}}, {Kind: Send, Solicited: true}, {Kind: Read, SGL: []SGE{sink}},
+			{Kind: FetchAdd, SGL: []SGE{sink}}, {Kind: CompareSwap, SGL: []SGE{sink}},
+			{Kind: Immediate}, {Kind: Immediate, Solicited: true}, {Kind: Write, WithImm: true},
+		} {
+			op.InvSTag, op.RemoteSTag, op.Imm = inv, inv, inv
+			e.post(named, op)
+		}
+		e.post(named)
+		settle(e)
+		require.Empty(t, e.txErrs)
+		e.Terminate(nil)
+		settle(e)
+		seen := map[byte]int{}
+		for peer.read(); len(peer.got) > 0; {
+			s := peer.expectFPDU()
+			op := s[1] & 0xf
+			seen[op]++
+			if s[0]&0x80 != 0 {
+				continue // tagged: the octets are the STag
+			}
+			want := []byte{0, 0, 0, 0}
+			if op == 4 {
+				want = []byte{0x0a, 0x0b, 0x0c, 0x0d}
+			}
+			require.Equal(t, want, s[2:6], "opcode %d", op)
+		}
+		require.Equal(t, map[byte]int{0: 1, 1: 1, 2: 1, 3: 3, 4: 9, 5: 1, 7: 1, 8: 2, 9: 1, 10: 2, 11: 1}, seen)
+		for _, kind := range []mpa.RTRKind{mpa.RTRRead, mpa.RTRSend} {
+			e, peer := newRaw(t, Config{Initiator: true, RTR: kind, PeerToPeer: true, ORD: 1})
+			settle(e)
+			require.Equal(t, []byte{0, 0, 0, 0}, peer.expectFPDU()[2:6], "RTR %v", kind)
+		}
+	})
 }

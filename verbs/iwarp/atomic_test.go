@@ -281,7 +281,7 @@ func TestAtomicRefused(t *testing.T) {
 		}, 0x0100},
 		{"RDM-75 past the end", with(rights, 64), 0x0101},
 		{"RDM-75 before the beginning", with(rights, -8), 0x0101},
-		{"RDM-75 VRB-58 SEC-06 without the right", with(verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead, 0), 0x0102},
+		{"RDM-75 VRB-58 SEC-06 SEC-47 without the right", with(verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead, 0), 0x0102},
 		{"RDM-75 SEC-03 in another protection domain", func(p *pair) (*verbs.MR, verbs.RemoteBuf) {
 			pd, err := p.theirs.dev.AllocPD()
 			if err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/softrdma/softrdma/internal/wiretest"
+	"github.com/softrdma/softrdma/mpa"
 	"github.com/softrdma/softrdma/verbs"
 	"github.com/softrdma/softrdma/verbs/iwarp"
 	"github.com/softrdma/softrdma/verbs/rdmacm"
@@ -249,15 +250,17 @@ func TestScriptedResponder(t *testing.T) {
 		name string
 		play func(p *wiretest.Peer)
 		err  string // of the dial; empty: it succeeds
+		is   error  // in the chain of err
 		term uint16 // the Terminate that the server is owed
 	}{
 		{name: "closes unheard", err: "MPA Reply", play: func(p *wiretest.Peer) { p.Startup(); p.Conn().Close() }},
 		// It is dialed once more, with revision 1, and does not answer that.
 		{name: "resets unheard", err: "no answer", play: func(p *wiretest.Peer) { p.Startup(); p.Reset() }},
 		{name: "half closes unheard", err: "MPA Reply", play: func(p *wiretest.Peer) { p.Startup(); p.CloseWrite() }},
-		{name: "MPA-03 answers with a Request", err: "MPA Reply", play: func(p *wiretest.Peer) {
+		{name: "MPA-03 answers with a Request", err: "both ends are initiators", is: mpa.ErrBothInitiate, play: func(p *wiretest.Peer) {
 			p.Startup()
 			p.Write(good.Octets())
+			p.ExpectClosed() // and nothing said
 		}},
 		{name: "half a Reply, then FIN", err: "MPA Reply", play: func(p *wiretest.Peer) {
 			p.Startup()
@@ -309,6 +312,9 @@ func TestScriptedResponder(t *testing.T) {
 			err = <-dialed
 			if c.err != "" {
 				require.ErrorContains(t, err, c.err)
+				if c.is != nil {
+					require.ErrorIs(t, err, c.is)
+				}
 			} else if err == nil { // a reset may have been quicker
 				require.NoError(t, e.Conn.Close())
 			}

@@ -79,6 +79,22 @@ func TestKeysOfRegions(t *testing.T) {
 			require.Equal(t, want, m.Bytes())
 		})
 	}
+	t.Run("SEC-17 RDM-31 the answer to a Read, once more with other octets", func(t *testing.T) {
+		p, e := victim(t, 1)
+		p.Send(send(1, "go"))
+		require.NoError(t, e.wait(t, 1)[0].Err())
+		m, err := e.pd.AllocMR(64, verbs.AccessLocalWrite)
+		require.NoError(t, err)
+		e.send(t, verbs.SendWR{Op: verbs.OpRead, Flags: verbs.SendSignaled, SGL: []verbs.SGE{m.SGE(8, 8)}, Remote: verbs.RemoteBuf{RKey: 5, Addr: 64}})
+		p.Next()
+		p.Send(wiretest.Tagged(2, true, uint32(m.Key()), m.Remote().Addr+8, []byte("answered")))
+		require.NoError(t, e.wait(t, 1)[0].Err())
+		want := append(make([]byte, 8), append([]byte("answered"), make([]byte, 48)...)...)
+		require.Equal(t, want, m.Bytes())
+		p.Send(wiretest.Tagged(2, true, uint32(m.Key()), m.Remote().Addr+8, []byte("tampered")))
+		p.ExpectTerminate(0x0206)
+		require.Equal(t, want, m.Bytes())
+	})
 	t.Run("SEC-54 what one device has made does not serve another", func(t *testing.T) {
 		l := pipe(t, iwarp.PipeConfig{})
 		p := l.connect(t, 4096, nil)
@@ -104,10 +120,24 @@ func TestKeysOfRegions(t *testing.T) {
 		for _, wr := range []verbs.SendWR{
 			{Op: verbs.OpSend, SGL: []verbs.SGE{foreign.mr.SGE(0, 8)}},
 			{Op: verbs.OpSend, SGL: []verbs.SGE{p.mine.mr.SGE(0, 8), foreign.mr.SGE(0, 8)}},
+			{Op: verbs.OpWrite, SGL: []verbs.SGE{foreign.mr.SGE(0, 8)}, Remote: p.theirs.remote},
 			{Op: verbs.OpRead, SGL: []verbs.SGE{foreign.mr.SGE(0, 8)}, Remote: p.theirs.remote},
+			{Op: verbs.OpFetchAdd, SGL: []verbs.SGE{foreign.mr.SGE(0, 8)}, Remote: p.theirs.remote},
+			{Op: verbs.OpCompareSwap, SGL: []verbs.SGE{foreign.mr.SGE(0, 8)}, Remote: p.theirs.remote},
 		} {
 			_, err := p.mine.PostSend([]verbs.SendWR{wr})
 			require.ErrorIs(t, err, syscall.EINVAL, "%v", wr.Op)
+			require.ErrorContains(t, err, "another protection domain", "%v", wr.Op)
+		}
+		srq, err := p.mine.pd.CreateSRQ(verbs.SRQConfig{MaxWR: 4})
+		require.NoError(t, err)
+		for name, post := range map[string]func([]verbs.RecvWR) (int, error){"queue pair": p.mine.PostRecv, "shared queue": srq.PostRecv} {
+			for _, sgl := range [][]verbs.SGE{{foreign.mr.SGE(0, 8)}, {p.mine.mr.SGE(0, 8), foreign.mr.SGE(0, 8)}} {
+				n, err := post([]verbs.RecvWR{{SGL: sgl}})
+				require.Zero(t, n, name)
+				require.ErrorIs(t, err, syscall.EINVAL, name)
+				require.ErrorContains(t, err, "another protection domain", name)
+			}
 		}
 	})
 	t.Run("VRB-57 a region is not registered anew under its key", func(t *testing.T) {
