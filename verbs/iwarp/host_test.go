@@ -115,10 +115,15 @@ func heap() uint64 {
 // scratch is a test whose clean-up is over before the test is.
 type scratch struct {
 	testing.TB
-	undo []func()
+	mu   sync.Mutex
+	undo []func() // guarded by mu
 }
 
-func (s *scratch) Cleanup(f func()) { s.undo = append(s.undo, f) }
+func (s *scratch) Cleanup(f func()) {
+	s.mu.Lock()
+	s.undo = append(s.undo, f)
+	s.mu.Unlock()
+}
 
 // flat runs round twice to warm up and then several times, and checks that memory
 // does not grow by more than a tenth.
