@@ -56,15 +56,15 @@ func newListener(t testing.TB, pool *mempool.Pool, d doing) *listener {
 	return l
 }
 
-// outcomes has the event that an opcode leads to, and whether part of its message
-// leads to none.
+// outcomes has what a message of each opcode leads to.
 var outcomes = map[byte]struct {
 	event EventKind // 0: none
-	parts bool
+	parts bool      // part of it leads to nothing
+	len   int       // of the ULPDU; 0: any
 }{
-	0: {0, true}, 1: {RequestQueued, false}, 2: {ReadDone, true},
-	3: {RecvDone, true}, 4: {RecvDone, true}, 5: {RecvDone, true}, 6: {RecvDone, true},
-	8: {RecvDone, false}, 9: {RecvDone, false}, 10: {RequestQueued, false}, 11: {ReadDone, false},
+	0: {0, true, 0}, 1: {RequestQueued, false, 46}, 2: {ReadDone, true, 0},
+	3: {RecvDone, true, 0}, 4: {RecvDone, true, 0}, 5: {RecvDone, true, 0}, 6: {RecvDone, true, 0},
+	8: {RecvDone, false, 26}, 9: {RecvDone, false, 26}, 10: {RequestQueued, false, 70}, 11: {ReadDone, false, 30},
 }
 
 // hear plays a ULPDU under the right CRC and tells what is wrong with the outcome:
@@ -112,7 +112,7 @@ func (l *listener) hear(t testing.TB, u []byte) error {
 	case err == nil:
 		o, known := outcomes[u[1]&0xf]
 		whole := len(events) == 1 && events[0] == o.event
-		if !known || !whole && (len(events) > 0 || !o.parts) {
+		if !known || o.len > 0 && len(u) != o.len || !whole && (len(events) > 0 || !o.parts) {
 			return fmt.Errorf("no error, events %v", events)
 		}
 		return nil
