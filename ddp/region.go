@@ -24,8 +24,8 @@ func (g *Region) Release() {
 }
 
 // Check finds the n octets at tagged offset to of region s and takes a use of
-// them, for stream by, which needs the rights in need. An error is a *[Fault]; of several faults the first in the order of FaultKind
-// is told.
+// them, for stream by, which needs the rights in need. An error is a *[Fault]; of
+// several faults the first in the order of FaultKind is told.
 func (t *Table) Check(s STag, by StreamID, to, n uint64, need Access) (Region, error) {
 	r, kind := t.use(s, by.PD)
 	if kind != 0 {

@@ -61,10 +61,10 @@ const maxRegions = 1 << 23
 // negative from then on, whatever comes and goes.
 const dead = -1 << 62
 
-// Table holds the memory regions and windows of a device and finds them by STag. Lookups
-// take no lock and do not allocate; registration takes the lock of one of many
-// shards, so that neither slows down as regions become many. Any goroutine may
-// call any method.
+// Table holds the memory regions and windows of a device and finds them by STag.
+// Lookups take no lock and do not allocate; registration takes the lock of one of
+// many shards, so that neither slows down as regions become many. Any goroutine
+// may call any method.
 type Table struct {
 	shards [256]shard
 	gone   *region // marks a slot that was freed
@@ -237,6 +237,12 @@ func (t *Table) Invalidate(s STag, by StreamID) error {
 	if kind == 0 && !r.refuseWindows() {
 		kind = FaultKept
 	}
+	return t.end(sh, r, s, kind)
+}
+
+// end makes r, the region of s, invalid and returns when no use of it is left,
+// unless kind speaks against it. The shard's lock is held, and let go.
+func (t *Table) end(sh *shard, r *region, s STag, kind FaultKind) error {
 	if kind != 0 {
 		sh.mu.Unlock()
 		return &Fault{kind, s}

@@ -191,14 +191,7 @@ func (t *Table) InvalidateLocal(s STag, by StreamID) error {
 	case !r.refuseWindows():
 		kind = FaultBound
 	}
-	if kind != 0 {
-		sh.mu.Unlock()
-		return &Fault{kind, s}
-	}
-	r.kill()
-	sh.mu.Unlock()
-	t.settle(r)
-	return nil
+	return t.end(sh, r, s, kind)
 }
 
 // Valid reports whether s can be used by some stream, at this moment.

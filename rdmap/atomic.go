@@ -172,8 +172,7 @@ func (s *Stream) target(in *request) (ddp.Region, error) {
 	}
 	if uintptr(unsafe.Pointer(unsafe.SliceData(mem.Bytes())))%atomicSize != 0 {
 		mem.Release()
-		e := in.fault(TypeOperation, CodeCatastrophic, errMisaligned)
-		return ddp.Region{}, e
+		return ddp.Region{}, in.fault(TypeOperation, CodeCatastrophic, errMisaligned)
 	}
 	return mem, nil
 }

@@ -36,10 +36,10 @@ func (p *PD) String() string { return p.name() }
 func (p *PD) name() string   { return fmt.Sprintf("pd %d", p.p.num) }
 
 // Close closes the queue pairs of p, then its shared receive queues, then its
-// memory windows and regions, then p, and returns the errors met, joined. If queue pairs of
-// other protection domains use a shared receive queue of p, Close changes nothing
-// and returns a *[BusyError] that names them. A second Close waits for the first
-// and returns nil.
+// memory windows and regions, then p, and returns the errors met, joined. If
+// queue pairs of other protection domains use a shared receive queue of p, Close
+// changes nothing and returns a *[BusyError] that names them. A second Close
+// waits for the first and returns nil.
 func (p *PD) Close() error {
 	if err := p.p.begin(); err != nil {
 		return err

@@ -89,7 +89,7 @@ func (r *recvQueue) finish(ev *rdmap.Event) bool {
 // with f.status if the fault is a receive's, all others as flushed. Of a shared
 // queue that is the one which was taken, if any; the others stay (VRB-19).
 func (r *recvQueue) flush(f fault) {
-	for first := true; ; first = false {
+	for {
 		var id uint64
 		switch {
 		case r.busy:
@@ -103,7 +103,7 @@ func (r *recvQueue) flush(f fault) {
 			ID: id, Status: uint8(verbs.WCWRFlushErr),
 			Op: ring.WCRecv, QP: r.qp, Time: time.Now().UnixNano(),
 		}
-		if first && r.busy && f.side == faultRecv {
+		if r.busy && f.side == faultRecv {
 			c.Status, c.VendorErr = uint8(f.status), f.vendor
 		}
 		r.complete(&c)
