@@ -221,3 +221,53 @@ func TestRun(t *testing.T) {
 		t.Log(out.String())
 	})
 }
+
+// TestOutOfOrder follows a stream whose segments pass in any order, some of them more
+// than once and cut anew, with flips in what passes for the first time in order.
+func TestOutOfOrder(t *testing.T) {
+	b, ends := stream()
+	for seed := range uint64(300) {
+		rnd := rand.New(rand.NewPCG(seed, 3))
+		tap := newTap(seed, 3, 0, false)
+		f := flow{open: true}
+		var cuts []int // where segments begin
+		for at := 0; at < len(b); at += 1 + rnd.IntN(200) {
+			cuts = append(cuts, at)
+		}
+		got := make([]byte, len(b)) // what the receiver takes: the first copy, or the last
+		have := make([]bool, len(b))
+		send := func(from, to int) {
+			frame := segment(b[from:to])
+			binary.BigEndian.PutUint32(frame[34+4:], 1+uint32(from))
+			p, ok := parse(frame)
+			require.True(t, ok)
+			tap.wait--
+			tap.payload(&p, &f)
+			for i, o := range p.payload {
+				if !have[from+i] || seed%2 == 0 {
+					got[from+i], have[from+i] = o, true
+				}
+			}
+		}
+		for _, i := range rnd.Perm(len(cuts)) {
+			end := len(b)
+			if i+1 < len(cuts) {
+				end = cuts[i+1]
+			}
+			send(cuts[i], end)
+			if rnd.IntN(4) == 0 {
+				from := rnd.IntN(len(b))
+				send(from, min(len(b), from+1+rnd.IntN(500)))
+			}
+		}
+		require.EqualValues(t, len(b), f.next)
+		require.Empty(t, f.ahead)
+		require.EqualValues(t, len(ends)-1, f.fpdus)
+		want := bytes.Clone(b)
+		f.finish()
+		for _, x := range f.flips {
+			want[x.pos] ^= x.bit
+		}
+		require.True(t, bytes.Equal(want, got), "seed %d: every copy has the flips that the ledger tells of, and no others", seed)
+	}
+}

@@ -19,8 +19,8 @@
 // # How a flip is accounted for
 //
 // An octet that is flipped is flipped in every copy that TCP sends of it, and only
-// octets that pass for the first time are chosen. So it does not matter which copy the
-// receiver takes. (A frame that repeats what was acknowledged long ago is flipped for
+// octets that pass for the first time, and before those behind them, are chosen. So it
+// does not matter which copy the receiver takes. (A frame that repeats what was acknowledged long ago is flipped for
 // good measure; TCP drops it.)
 //
 //	hit         the FPDU is the first damaged one of its direction: one CRC termination

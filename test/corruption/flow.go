@@ -1,16 +1,22 @@
 package main
 
-import "encoding/binary"
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"math"
+	"slices"
+)
 
 // flow is one direction of a connection: the clean octets as the sender sent them,
 // followed from the first startup octet on, and what was flipped in them.
 type flow struct {
-	open   bool   // the SYN was seen
-	isn    uint32 // its number
-	next   uint64 // octets of the stream seen so far
-	acked  uint64 // octets that the receiver has acknowledged
-	fin    bool   // the FIN was seen
-	broken bool   // octets were missing when they first passed: the ledger knows nothing any more
+	open  bool    // the SYN was seen
+	isn   uint32  // its number
+	next  uint64  // octets of the stream seen so far
+	ahead []piece // octets behind those, which passed before them; first one first
+	acked uint64  // octets that the receiver has acknowledged
+	fin   bool    // the FIN was seen
 
 	startup int    // octets of the startup frame, once known
 	at      uint64 // first octet of the FPDU in progress
@@ -23,6 +29,12 @@ type flow struct {
 	others  int // other Terminates
 	fpdus   uint64
 	repeats int // flips repeated in further copies
+}
+
+// piece is octets of the stream from one on.
+type piece struct {
+	from uint64
+	b    []byte
 }
 
 // flip is what was done to one octet.
@@ -57,13 +69,38 @@ func (f *flow) offset(seq uint32) int64 {
 	return int64(f.next) + int64(int32(seq-f.isn-1-uint32(f.next)))
 }
 
-// follow takes octets that pass for the first time.
+// follow takes octets that pass for the first time, and those that passed before
+// them and now have their turn.
 func (f *flow) follow(b []byte) {
-	for len(b) > 0 {
-		used := f.advance(b)
-		f.next += uint64(used)
-		b = b[used:]
+	for {
+		for len(b) > 0 {
+			used := f.advance(b)
+			f.next += uint64(used)
+			b = b[used:]
+		}
+		if len(f.ahead) == 0 || f.ahead[0].from > f.next {
+			return
+		}
+		p := f.ahead[0]
+		f.ahead = f.ahead[1:]
+		b = p.b[min(f.next-p.from, uint64(len(p.b))):]
 	}
+}
+
+// keepAhead keeps octets that pass before those in front of them, which the link lost
+// for want of room before anybody saw them.
+func (f *flow) keepAhead(from uint64, b []byte) {
+	i, _ := slices.BinarySearchFunc(f.ahead, from, func(p piece, from uint64) int { return cmp.Compare(p.from, from) })
+	f.ahead = slices.Insert(f.ahead, i, piece{from, bytes.Clone(b)})
+}
+
+// passed returns where the octets begin that have passed already, behind those that
+// have yet to.
+func (f *flow) passed() uint64 {
+	if len(f.ahead) == 0 {
+		return math.MaxUint64
+	}
+	return f.ahead[0].from
 }
 
 // advance goes on within the startup frame or the FPDU in progress.

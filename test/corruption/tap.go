@@ -198,11 +198,8 @@ func (t *tap) payload(p *packet, f *flow) {
 	switch {
 	case fresh < -farOff: // of an earlier connection of these ports: TCP takes it for nothing
 		return
-	case fresh < 0:
-		if !f.broken && t.err == nil {
-			t.err = fmt.Errorf("octets %d to %d of a stream did not pass before those behind them", f.next, from)
-		}
-		f.broken = true
+	case fresh < 0: // those before it did not get so far: it passes as it is
+		f.keepAhead(uint64(from), p.payload)
 		return
 	case fresh >= int64(len(p.payload)):
 		f.applies(from, to, func(x flip) {
@@ -217,7 +214,8 @@ func (t *tap) payload(p *packet, f *flow) {
 		return
 	}
 	if t.every > 0 && t.wait <= 0 {
-		at := int(fresh) + t.rnd.IntN(len(p.payload)-int(fresh))
+		first := min(uint64(to), f.passed()) - f.next // octets that no copy has passed of
+		at := int(fresh) + t.rnd.IntN(int(first))
 		if !t.only || t.isPayload(p, f, at, int(fresh)) {
 			f.pending = append(f.pending, flip{pos: uint64(from) + uint64(at), bit: 1 << t.rnd.IntN(8)})
 			t.draw()
