@@ -26,7 +26,14 @@ const (
 	// DefaultMinRTO is the least the retransmission timer waits. RFC 6298 asks for a second, systems use 200 ms
 	// because their peers delay acknowledgements; 40 ms, the longest such delay seen, is still below this.
 	DefaultMinRTO = 50 * time.Millisecond
+
+	// DefaultKeepACKs is how long an acknowledgement waits for octets of ours to go with: longer than an application that
+	// polls takes for its answer, and not so long that a peer's TCP would notice.
+	DefaultKeepACKs = 20 * time.Microsecond
 )
+
+// ackAtLeast is for how many octets an acknowledgement is sent at once: two of the largest segments.
+const ackAtLeast = 128 << 10
 
 // Recovery is a way to find out which segments were lost.
 type Recovery uint8
@@ -84,6 +91,15 @@ type Config struct {
 
 	// Recovery chooses how losses are found.
 	Recovery Recovery
+
+	// KeepACKs is how long an acknowledgement waits for octets of ours that it can go with, while Poll is awake. 0:
+	// DefaultKeepACKs, below 0: it does not wait.
+	KeepACKs time.Duration
+
+	// Handoff lets goroutines of gVisor process the segments of established connections, rather than whoever took
+	// them off the port. It is the way of a gVisor nobody interferes with, takes longer, and is always gone by
+	// programs built with the tag softrdma_handoff or with another version of gVisor than this package's.
+	Handoff bool
 }
 
 // KernelConfig describes a Stack over the system's TCP. Its zero value is good.
@@ -140,6 +156,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.MinRTO <= 0 {
 		c.MinRTO = DefaultMinRTO
+	}
+	if c.KeepACKs == 0 {
+		c.KeepACKs = DefaultKeepACKs
 	}
 	if c.AddressProbe < 0 {
 		return c, fmt.Errorf("netstack: AddressProbe of %v: it cannot be below 0", c.AddressProbe)

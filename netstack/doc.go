@@ -60,7 +60,11 @@
 //   - Of IPv6 there is what an address needs: neighbour discovery, and reports of the groups it takes (MLD). No address is
 //     made up, no router asked and none believed.
 //   - A port that gives up, because its interface is gone, ends all connections with its error.
-//   - Poll receives the frames itself while it is awake. What else it does not do is done by goroutines of the stack.
+//   - Poll receives the frames itself while it is awake, and with them comes TCP's work on established connections.
+//     Acknowledgements wait a moment for octets of ours to go with ([Config.KeepACKs]). For that a few functions of gVisor
+//     are called that it does not export, of the one version that was read for it; with another version, with the build tag
+//     softrdma_handoff or with [Config.Handoff] its own goroutines do this work, and more slowly.
+//   - What else Poll does not do is done by goroutines of the stack.
 //
 // # Limitations
 //

@@ -76,6 +76,7 @@ type rxSide struct {
 	frames []pktio.Frame
 	head   [maxHeaders]byte
 	gro    *gro.GRO // nil where the port joins segments
+	inline *inline  // nil: gVisor's goroutines process segments
 	join   bool     // this burst has something to join
 	failed bool
 }

@@ -39,12 +39,17 @@ func (l *link) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) {
 func (l *link) write(pkt *stack.PacketBuffer) {
 	gso := &pkt.GSOOptions
 	partial := gso.Type != stack.GSONone && gso.NeedsCsum
+	payload := pkt.Data().Size()
 	if partial {
-		if f, ok := pkt.Owner.(*flow); ok && f.mss.Load() != int32(gso.MSS) {
-			f.mss.Store(int32(gso.MSS))
+		if f, ok := pkt.Owner.(*flow); ok {
+			if f.mss.Load() != int32(gso.MSS) {
+				f.mss.Store(int32(gso.MSS))
+			}
+			if payload > 0 {
+				f.sent.Add(1)
+			}
 		}
 	}
-	payload := pkt.Data().Size()
 	if partial && isWindowProbe(pkt, payload) {
 		l.addAck(pkt)
 	}

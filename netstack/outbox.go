@@ -195,6 +195,13 @@ func (o *outbox) let() bool {
 	return !o.owing.Load()
 }
 
+// leaving reports whether the connection is closed and has something to pass on.
+func (o *outbox) leaving() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.closed && o.owing.Load()
+}
+
 // keep stores the octets of parts past the first n. Caller holds mu.
 func (o *outbox) keep(parts [][]byte, n int) {
 	o.buf, _ = o.pool.Get().(*[]byte)

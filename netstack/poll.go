@@ -48,6 +48,37 @@ func (s *Stack) Poll(ev []Event, wait time.Duration) int {
 	}
 }
 
+// Linger polls until peers have acknowledged what connections that are closed had sent, FIN included, or d is over, and
+// drops the events. Close, which resets what is left, would take from a peer what it has not received yet. The system's
+// TCP needs none of this: it goes on when the program is gone. Only the receive goroutine calls Linger.
+func (s *Stack) Linger(d time.Duration) {
+	if s.user == nil {
+		return
+	}
+	var ev [16]Event
+	for end := time.Now().Add(d); s.Err() == nil && (s.passing() || s.user.unacknowledged()); {
+		if !time.Now().Before(end) {
+			return
+		}
+		s.Poll(ev[:], lingerLook)
+	}
+}
+
+// lingerLook is how often Linger looks at TCP: no event tells that an acknowledgement came.
+const lingerLook = time.Millisecond
+
+// passing reports whether a closed connection has octets that TCP has not taken yet.
+func (s *Stack) passing() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		if c.out.leaving() {
+			return true
+		}
+	}
+	return false
+}
+
 // Wake makes a Poll that sleeps return, or else the next Poll not sleep. Any goroutine may call it.
 func (s *Stack) Wake() { s.ready.wake() }
 

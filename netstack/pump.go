@@ -64,12 +64,20 @@ func (l *link) look() int {
 	l.rx.looks.Add(1)
 	n, err := l.port.Recv(l.rx.frames, 0)
 	l.take(n, err)
+	if l.rx.inline != nil {
+		l.rx.inline.acknowledge(false)
+	}
 	return n
 }
 
 // leave tells the pump that Poll goes to sleep.
 func (l *link) leave() {
 	l.rx.polled.Store(false)
+	// With the pump at it already, it does that before it waits.
+	if l.rx.inline != nil && l.rx.mu.TryLock() {
+		l.rx.inline.acknowledge(true)
+		l.rx.mu.Unlock()
+	}
 	select {
 	case l.rx.roused <- struct{}{}:
 	default:
@@ -104,6 +112,9 @@ func (l *link) pump() {
 func (l *link) wait() bool {
 	l.rx.mu.Lock()
 	defer l.rx.mu.Unlock()
+	if l.rx.inline != nil {
+		l.rx.inline.acknowledge(true)
+	}
 	n, err := l.port.Recv(l.rx.frames, 0)
 	for sp := newSpinner(l.rx.spin); n == 0 && err == nil && sp.again(); {
 		if l.rx.polled.Load() {
@@ -124,6 +135,9 @@ func (l *link) wait() bool {
 func (l *link) catchUp() bool {
 	l.rx.mu.Lock()
 	defer l.rx.mu.Unlock()
+	if l.rx.inline != nil {
+		defer l.rx.inline.acknowledge(true)
+	}
 	for {
 		n, err := l.port.Recv(l.rx.frames, 0)
 		if !l.take(n, err) || n == 0 {
@@ -149,6 +163,9 @@ func (l *link) take(n int, err error) bool {
 	}
 	if l.rx.join {
 		l.rx.gro.Flush()
+	}
+	if l.rx.inline != nil {
+		l.rx.inline.process(l.rx.polled.Load())
 	}
 	return true
 }

@@ -59,6 +59,9 @@ func newUserStack(s *Stack, port pktio.Port, c Config) (*userStack, error) {
 		u.tcp.Destroy()
 		return nil, err
 	}
+	if !c.Handoff {
+		link.rx.inline = newInline(u.tcp, c.KeepACKs, min(c.RecvBuffer/8, ackAtLeast))
+	}
 	u.link.neighbours.tcp, u.link.neighbours.anew = u.tcp, s.askSoon
 	u.link.start(c.SpinFor, s.fail)
 	if c.AddressProbe > 0 {
@@ -98,10 +101,38 @@ func (u *userStack) configure() error {
 	return u.configureNetwork()
 }
 
+// admit lets segments of an established connection take the short way, if there is one.
+func (u *userStack) admit(uc *userConn) {
+	in := u.link.rx.inline
+	if _, err := u.ours(uc.c.remote.Addr()); in != nil && err != nil { // a connection to ourselves does not touch the link
+		in.add(uc.ep, &uc.flow)
+	}
+}
+
+// dismiss ends that.
+func (u *userStack) dismiss(ep *tcp.Endpoint) {
+	if in := u.link.rx.inline; in != nil {
+		in.drop(ep)
+	}
+}
+
 // sleep lets the pump receive meanwhile.
 func (u *userStack) sleep(d time.Duration) {
 	u.link.leave()
 	u.sleeper.sleep(d)
+}
+
+// unacknowledged reports whether TCP still waits for a peer to acknowledge the FIN of a connection.
+func (u *userStack) unacknowledged() bool {
+	for _, e := range u.tcp.RegisteredEndpoints() {
+		if ep, ok := e.(*tcp.Endpoint); ok {
+			switch ep.EndpointState() {
+			case tcp.StateFinWait1, tcp.StateClosing, tcp.StateLastAck:
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // close ends TCP and the link. The connections known to the Stack are dead already; here go those TCP still holds for

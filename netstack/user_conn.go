@@ -44,6 +44,7 @@ func adoptUserConn(c *Conn, ep tcpip.Endpoint, wq *waiter.Queue) *userConn {
 	uc := attachUserConn(c, ep, wq)
 	uc.c.out.open()
 	uc.in.up = true
+	c.st.user.admit(uc)
 	c.st.user.conf.Keepalive.arm(ep)
 	// What arrived before we listened to the endpoint made no event.
 	uc.fresh.Store(true)
@@ -118,6 +119,7 @@ func (uc *userConn) connected() (bool, error) {
 		return false, uc.refuse(err)
 	}
 	in.up = true
+	uc.c.st.user.admit(uc)
 	// The handshake holds the endpoint's lock until its last segment is sent, and localAddr takes it: from here on
 	// the segment size is known.
 	uc.c.local = uc.localAddr()
@@ -147,6 +149,7 @@ func (uc *userConn) end(abort bool) {
 // release lets go of the endpoint.
 func (uc *userConn) release(abort bool) {
 	uc.c.out.shut()
+	uc.c.st.user.dismiss(uc.ep)
 	uc.c.gone()
 	uc.wq.EventUnregister(&uc.entry)
 	if abort {
@@ -159,6 +162,7 @@ func (uc *userConn) release(abort bool) {
 // kill ends the connection with its Stack.
 func (uc *userConn) kill() {
 	uc.c.out.shut()
+	uc.c.st.user.dismiss(uc.ep)
 	uc.wq.EventUnregister(&uc.entry)
 	uc.ep.Abort()
 }

@@ -20,7 +20,10 @@ func headersFor(a netip.Addr) int {
 
 // flow is known to gVisor as the owner of a connection's segments. That is how the link endpoint, which sees the
 // segment size gVisor cuts at, can tell the connection: there is no other way to ask for it.
-type flow struct{ mss atomic.Int32 }
+type flow struct {
+	mss  atomic.Int32
+	sent atomic.Uint32 // segments with octets, each of which acknowledges all that has arrived
+}
 
 // KUID and KGID make flow a tcpip.PacketOwner. Nothing here looks at them.
 func (*flow) KUID() uint32 { return 0 }

@@ -50,6 +50,8 @@ func (d *device) rxLoop() {
 	for {
 		seen := r.polls.Load()
 		if d.receive(true) {
+			// A peer that ended the connection, too, has yet to receive our side of it.
+			d.stack.Linger(d.proto.DrainTimeout)
 			return
 		}
 		if !r.polled.Load() {

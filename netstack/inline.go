@@ -1,0 +1,199 @@
+package netstack
+
+import (
+	"sync"
+	"time"
+	"unsafe"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/header/parse"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+)
+
+// inline processes the segments of established connections on the goroutine that takes them off the port. gVisor would
+// carry each through its IP layer and queue it for a goroutine of its own, and who waits for the octets would wait for
+// that one to be scheduled, too. Here the connection is found by the addresses and ports alone, as its packets need
+// nothing that IP has to add, and gVisor's TCP runs at once.
+//
+// A segment gets into the endpoint's queue as always. While that happens the endpoint is locked as by a user, which
+// keeps gVisor from waking its goroutine; what that one would have called is called here instead. Where the lock is
+// taken, by a write for instance, gVisor's own way is gone. So are, all the way, segments of connections that are not
+// established, and packets with IP options or in fragments.
+//
+// Acknowledgements are the other half of the gain, see inline_ack.go.
+type inline struct {
+	tcp   queuer
+	epoch time.Time
+
+	mu    sync.Mutex // guards what follows
+	conns map[flowKey]*inlineConn
+
+	// Guarded by rxSide.mu.
+	pending []*inlineConn // locked, with segments to process
+	acks    acks
+}
+
+// queuer is the part of gVisor's TCP that takes segments which have found their endpoint.
+type queuer interface {
+	QueuePacket(stack.TransportEndpoint, stack.TransportEndpointID, *stack.PacketBuffer)
+}
+
+// inlineConn is an established connection.
+type inlineConn struct {
+	ep    *tcp.Endpoint
+	id    stack.TransportEndpointID
+	queue unsafe.Pointer // its segments
+	flow  *flow
+
+	// Guarded by rxSide.mu.
+	held  bool          // in inline.pending
+	plain bool          // held, and queue has nothing but octets and acknowledgements in it
+	whole time.Duration // since epoch: when all of TCP's work was done last
+	debt  debt
+}
+
+// wholeEvery is how often at least all of TCP's work is done where segments arrive: it has a keepalive timer to reset, and
+// lets ARP know that the neighbour is there. Both think in seconds.
+const wholeEvery = 10 * time.Millisecond
+
+// newInline makes it for the TCP of s, or returns nil if this gVisor is not the one it was made for. keep and most are
+// how long an acknowledgement waits, and for how many octets one does not.
+func newInline(s *stack.Stack, keep time.Duration, most int) *inline {
+	q, ok := s.TransportProtocolInstance(tcp.ProtocolNumber).(queuer)
+	if !ok || !canInline() {
+		return nil
+	}
+	return &inline{
+		tcp: q, epoch: time.Now(), conns: make(map[flowKey]*inlineConn), pending: make([]*inlineConn, 0, rxBatch),
+		acks: acks{keep: keep, most: most},
+	}
+}
+
+// add makes ep one whose segments are processed inline.
+func (in *inline) add(ep *tcp.Endpoint, f *flow) {
+	info, ok := ep.Info().(*stack.TransportEndpointInfo)
+	if !ok {
+		return
+	}
+	in.mu.Lock()
+	in.conns[keyOf(&info.ID)] = &inlineConn{ep: ep, id: info.ID, queue: queueOf(ep), flow: f}
+	in.mu.Unlock()
+}
+
+// drop takes ep out. Segments that come later are gVisor's affair.
+func (in *inline) drop(ep *tcp.Endpoint) {
+	info, ok := ep.Info().(*stack.TransportEndpointInfo)
+	if !ok {
+		return
+	}
+	k := keyOf(&info.ID)
+	in.mu.Lock()
+	if c := in.conns[k]; c != nil && c.ep == ep { // not another one that has these ports by now
+		delete(in.conns, k)
+	}
+	in.mu.Unlock()
+}
+
+// takes queues pkt, which begins with its IP header, and reports true if it is for one of the connections here. The
+// IP header is known to be good. Caller holds rxSide.mu.
+func (in *inline) takes(proto tcpip.NetworkProtocolNumber, pkt *stack.PacketBuffer) bool {
+	b, ok := pkt.Data().PullUp(min(pkt.Data().Size(), header.IPv6MinimumSize+header.TCPMinimumSize))
+	if !ok {
+		return false
+	}
+	k, ok := keyIn(proto, b)
+	if !ok {
+		return false
+	}
+	in.mu.Lock()
+	c := in.conns[k]
+	in.mu.Unlock()
+	if c == nil || !in.hold(c) {
+		return false
+	}
+	if proto == header.IPv4ProtocolNumber {
+		ok = parse.IPv4(pkt)
+	} else {
+		_, ok = pkt.NetworkHeader().Consume(header.IPv6MinimumSize)
+	}
+	if !ok || !parse.TCP(pkt) {
+		return true // of no use
+	}
+	flags := header.TCP(pkt.TransportHeader().Slice()).Flags()
+	if flags&^header.TCPFlagPsh != header.TCPFlagAck {
+		c.plain = false
+	}
+	c.debt.octets += pkt.Data().Size()
+	pkt.NICID = nicID
+	in.tcp.QueuePacket(c.ep, c.id, pkt)
+	return true
+}
+
+// hold makes sure that c is among those to process, and reports whether it is.
+func (in *inline) hold(c *inlineConn) bool {
+	if c.held {
+		return true
+	}
+	state := c.ep.EndpointState()
+	switch state {
+	case tcp.StateEstablished, tcp.StateCloseWait, tcp.StateFinWait1, tcp.StateFinWait2, tcp.StateClosing, tcp.StateLastAck:
+	default:
+		return false
+	}
+	if len(in.pending) == cap(in.pending) || !c.ep.TryLock() {
+		return false
+	}
+	c.ep.ResumeWork()
+	c.ep.LockUser() // waits no longer than one of gVisor's calls that came in between
+	c.held, c.plain = true, state == tcp.StateEstablished && queueEmpty(c.queue)
+	in.pending = append(in.pending, c)
+	return true
+}
+
+// process does TCP's work on what was queued since the last time. Acknowledgements may wait if polled says that somebody
+// will come by soon. Caller holds rxSide.mu.
+func (in *inline) process(polled bool) {
+	if len(in.pending) == 0 {
+		return
+	}
+	now := time.Since(in.epoch)
+	for i, c := range in.pending {
+		in.pending[i], c.held = nil, false
+		if polled && c.plain && now-c.whole < wholeEvery && in.acks.mayWait(c) {
+			in.segments(c)
+			in.acks.owe(c, now)
+			continue
+		}
+		c.ep.ResumeWork()
+		in.all(c, now)
+		c.ep.LockUser()
+		c.ep.UnlockUser() // if something is left after all, gVisor's goroutine gets it
+	}
+	in.pending = in.pending[:0]
+}
+
+// all does all of TCP's work on c, which is not locked, acknowledgement included.
+func (in *inline) all(c *inlineConn, now time.Duration) {
+	c.whole, c.debt.octets = now, 0
+	handleConnected(c.ep)
+}
+
+// segments does TCP's work on the segments of c, which is locked, and unlocks it. There is no reset among them, the only
+// thing that ends an established connection; if gVisor finds something else, the connection is one nobody understands.
+func (in *inline) segments(c *inlineConn) {
+	for s := dequeue(c.queue); s != nil; s = dequeue(c.queue) {
+		more, err := handleSegment(c.ep, s)
+		release(s)
+		if err != nil {
+			c.ep.UnlockUser()
+			c.ep.Abort()
+			return
+		}
+		if !more {
+			break
+		}
+	}
+	c.ep.UnlockUser()
+}

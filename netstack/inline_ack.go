@@ -1,0 +1,69 @@
+package netstack
+
+import (
+	"slices"
+	"time"
+)
+
+// gVisor acknowledges each batch of segments at once, with a segment that says nothing else. A peer that waits for an
+// answer would get two, and both sides pay for both. So the acknowledgement waits for a moment, Config.KeepACKs: the
+// answer will contain it. It waits for no more than a part of the window, and only while Poll is awake, which sends
+// it when nothing else did; before Poll sleeps all are sent.
+//
+// What tells the peer more than that octets have arrived does not wait: gVisor's TCP sends repeated and selective
+// acknowledgements, and those that open the window, as it processes the segment or the read that they are about.
+
+// acks are the acknowledgements that wait. Guarded by rxSide.mu.
+type acks struct {
+	keep time.Duration // how long; not at all if 0 or below
+	most int           // for how many octets
+	list []*inlineConn // who owes one, in the order of time
+}
+
+// debt is what a connection owes an acknowledgement for.
+type debt struct {
+	octets int           // at most; some may be acknowledged by what was sent since
+	since  time.Duration // see inline.epoch
+	sent   uint32        // flow.sent at that time
+	listed bool          // in acks.list
+}
+
+// mayWait reports whether the acknowledgement that c owes may wait.
+func (a *acks) mayWait(c *inlineConn) bool { return a.keep > 0 && c.debt.octets < a.most }
+
+// owe notes that c has processed segments without an acknowledgement.
+func (a *acks) owe(c *inlineConn, now time.Duration) {
+	d := &c.debt
+	switch sent := c.flow.sent.Load(); {
+	case d.octets == 0:
+		return
+	case !d.listed:
+		d.listed = true
+		a.list = append(a.list, c)
+	case d.sent == sent:
+		return
+	}
+	d.since, d.sent = now, c.flow.sent.Load()
+}
+
+// acknowledge sends what waited long enough, or all. Who sent octets of his own meanwhile is debt-free. The list is in
+// the order of time but for those whose debt is new while an old one was still listed: they let others wait no longer
+// than themselves.
+func (in *inline) acknowledge(all bool) {
+	a := &in.acks
+	if len(a.list) == 0 {
+		return
+	}
+	now, done := time.Since(in.epoch), 0
+	for _, c := range a.list {
+		if c.flow.sent.Load() == c.debt.sent {
+			if !all && now-c.debt.since < a.keep {
+				break
+			}
+			in.all(c, now)
+		}
+		c.debt.listed, c.debt.octets = false, 0
+		done++
+	}
+	a.list = slices.Delete(a.list, 0, done)
+}

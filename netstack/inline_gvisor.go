@@ -1,0 +1,70 @@
+//go:build !softrdma_handoff
+
+package netstack
+
+import (
+	"reflect"
+	"runtime/debug"
+	"sync"
+	"unsafe"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+)
+
+// inlineVersion is the version of gVisor in which the functions below were read: what they take, which lock they need,
+// and that nothing else has to be done with segments of an established connection.
+const inlineVersion = "v0.0.0-20260905035102-160fafc42237"
+
+// canInline reports whether the program was built with that gVisor. One built without modules cannot tell, and had to
+// bring it along.
+var canInline = sync.OnceValue(func() bool {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return queueAt != 0
+	}
+	for _, m := range info.Deps {
+		if m.Path != "gvisor.dev/gvisor" {
+			continue
+		}
+		if m.Replace != nil {
+			m = m.Replace
+		}
+		return m.Version == inlineVersion && queueAt != 0
+	}
+	return queueAt != 0
+})
+
+// handleConnected processes the segments in the queue of an endpoint that is not locked, acknowledges what is not
+// acknowledged, and does what else comes with segments. It is what gVisor's goroutine calls.
+//
+//go:linkname handleConnected gvisor.dev/gvisor/pkg/tcpip/transport/tcp.handleConnected
+func handleConnected(ep *tcp.Endpoint)
+
+// handleSegment processes one segment for an endpoint that is locked, and reports whether the next may follow.
+//
+//go:linkname handleSegment gvisor.dev/gvisor/pkg/tcpip/transport/tcp.(*Endpoint).handleSegmentLocked
+func handleSegment(ep *tcp.Endpoint, segment unsafe.Pointer) (bool, tcpip.Error)
+
+// dequeue takes the oldest segment out of a queue; nil without.
+//
+//go:linkname dequeue gvisor.dev/gvisor/pkg/tcpip/transport/tcp.(*segmentQueue).dequeue
+func dequeue(queue unsafe.Pointer) unsafe.Pointer
+
+// queueEmpty reports whether a queue has no segment in it.
+//
+//go:linkname queueEmpty gvisor.dev/gvisor/pkg/tcpip/transport/tcp.(*segmentQueue).empty
+func queueEmpty(queue unsafe.Pointer) bool
+
+// release lets go of a segment.
+//
+//go:linkname release gvisor.dev/gvisor/pkg/tcpip/transport/tcp.(*segment).DecRef
+func release(segment unsafe.Pointer)
+
+// queueAt is where an endpoint has its queue; 0 if it has none.
+var queueAt = func() uintptr {
+	f, _ := reflect.TypeFor[tcp.Endpoint]().FieldByName("segmentQueue")
+	return f.Offset
+}()
+
+func queueOf(ep *tcp.Endpoint) unsafe.Pointer { return unsafe.Add(unsafe.Pointer(ep), queueAt) }
