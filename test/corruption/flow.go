@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/binary"
+	"fmt"
 	"math"
 	"slices"
 )
@@ -29,6 +30,12 @@ type flow struct {
 	others  int // other Terminates
 	fpdus   uint64
 	repeats int // flips repeated in further copies
+}
+
+// String says how far it has come.
+func (f *flow) String() string {
+	return fmt.Sprintf("%d octets and %d pieces behind them, %d acknowledged, an FPDU begins at %d, %d Terminates for a wrong CRC, FIN %v",
+		f.next, len(f.ahead), f.acked, f.at, f.terms, f.fin)
 }
 
 // piece is octets of the stream from one on.
@@ -197,6 +204,16 @@ func (f *flow) applies(from, to int64, do func(flip)) {
 			}
 		}
 	}
+}
+
+// marked reports whether a flip in the startup frame turned its M bit.
+func (f *flow) marked() bool {
+	for _, x := range f.flips {
+		if x.field == inStartup && x.pos == 16 && x.bit == 0x80 {
+			return true
+		}
+	}
+	return false
 }
 
 // finish counts what hit an FPDU that the sender has not finished.

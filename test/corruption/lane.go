@@ -197,8 +197,10 @@ func (r *run) connect(ctx context.Context, lis *rdmacm.Listener, c, s *end) bool
 			if err != nil {
 				return
 			}
-			// The one of an earlier try that has gone fails.
-			s.conn, _ = req.Accept(ctx, rdmacm.AcceptConfig{PD: s.pd, QP: s.qp(), Prepare: s.prepare})
+			// The one of an earlier try that has gone fails, and its receives come back.
+			if s.conn, err = req.Accept(ctx, rdmacm.AcceptConfig{PD: s.pd, QP: s.qp(), Prepare: s.prepare}); err != nil {
+				s.drain()
+			}
 		}
 	})
 	d := rdmacm.Dialer{Device: r.a, PD: c.pd, QP: c.qp(), Prepare: c.prepare}
