@@ -1,12 +1,18 @@
 package pktio
 
-import "time"
+import (
+	"net/netip"
+	"time"
+)
 
 // PacketConfig describes an AF_PACKET port. Only Interface must be set.
 type PacketConfig struct {
 	// Interface is the name of an Ethernet device that is up, in the network namespace of the calling thread: a
 	// network card, a veth, a tap, a bridge. The port shares the interface's Ethernet address with the kernel.
 	Interface string
+	// Addrs are the IP addresses that are ours. IP packets to others are not received, unless they go to a group: they
+	// are for the kernel, which shares the Ethernet address. None, or more than 16: all packets are received.
+	Addrs []netip.Addr
 	// RingFrames is how many received frames the kernel keeps for us; further ones are dropped. 0 means 256. The
 	// ring takes RingFrames times MaxFrame octets of memory, 17 MiB with both at 0; it should hold more than a
 	// peer may send unacknowledged, and may take 256 MiB at most.

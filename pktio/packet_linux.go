@@ -128,7 +128,7 @@ func (p *Packet) setup(fd int, c *PacketConfig) error {
 	p.rx.try = p.tryRecv
 	p.rx.look = p.lookFd
 	p.tx.try = p.trySend
-	if err := p.chooseFrames(fd, c.Promiscuous); err != nil {
+	if err := p.chooseFrames(fd, c); err != nil {
 		return err
 	}
 	err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_ALL), Ifindex: p.dev.index})
@@ -152,13 +152,13 @@ func (p *Packet) findLink(fd int, c *PacketConfig) (err error) {
 }
 
 // chooseFrames makes the socket see all frames of the interface, or only those meant for it.
-func (p *Packet) chooseFrames(fd int, all bool) error {
+func (p *Packet) chooseFrames(fd int, c *PacketConfig) error {
 	// A card drops what is for groups that nobody joined. Those of our IP addresses, by which IPv6 asks for neighbours,
 	// the kernel does not know of.
 	how, what := uint16(unix.PACKET_MR_ALLMULTI), "take frames to groups"
-	if all {
+	if c.Promiscuous {
 		how, what = unix.PACKET_MR_PROMISC, "become promiscuous"
-	} else if err := attachFilter(fd, p.link.Addr); err != nil {
+	} else if err := newFilter(p.link.Addr, c.Addrs).attach(fd); err != nil {
 		return fmt.Errorf("pktio: no filter on the packet socket on %s: %w", p.link.Name, err)
 	}
 	// The interface stays so until the socket is closed.
@@ -168,24 +168,6 @@ func (p *Packet) chooseFrames(fd int, all bool) error {
 		return fmt.Errorf("pktio: interface %s does not %s: %w", p.link.Name, what, err)
 	}
 	return nil
-}
-
-// attachFilter lets the socket see frames to addr and to groups (broadcast is one) and nothing else.
-func attachFilter(fd int, addr [6]byte) error {
-	high := uint32(addr[0])<<24 | uint32(addr[1])<<16 | uint32(addr[2])<<8 | uint32(addr[3])
-	low := uint32(addr[4])<<8 | uint32(addr[5])
-	prog := []unix.SockFilter{
-		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 0},
-		{Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, K: 1, Jt: 4}, // group bit: accept
-		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: high, Jf: 3},
-		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: 4},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: low, Jf: 1},
-		{Code: unix.BPF_RET | unix.BPF_K, K: math.MaxUint32},
-		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
-	}
-	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
-		&unix.SockFprog{Len: uint16(len(prog)), Filter: &prog[0]})
 }
 
 // Link describes the interface as it was when the port was opened.

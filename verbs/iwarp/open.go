@@ -117,19 +117,19 @@ func (c *Config) openOwn(b Backend, why string) (d *device, err error) {
 // port opens the backend's port on the interface. It adds to why what was got,
 // where that is for the backend to find out.
 func (c *Config) port(b Backend, why *string) (pktio.Port, []buffers, error) {
+	addrs := make([]netip.Addr, 0, len(c.Addrs))
+	for _, a := range c.Addrs {
+		addrs = append(addrs, a.Addr())
+	}
 	if b == Packet {
-		p, err := pktio.OpenPacket(pktio.PacketConfig{Interface: c.Interface, DownGrace: c.DownGrace})
+		p, err := pktio.OpenPacket(pktio.PacketConfig{Interface: c.Interface, Addrs: addrs, DownGrace: c.DownGrace})
 		if err != nil {
 			return nil, nil, err
 		}
 		frames, size, octets := p.Ring()
 		return p, []buffers{pinnedBuffers("packet receive ring, the kernel's memory", frames, size, octets)}, nil
 	}
-	x := pktio.XDPConfig{Interface: c.Interface, Mode: c.XDPMode, DownGrace: c.DownGrace}
-	for _, a := range c.Addrs {
-		x.Addrs = append(x.Addrs, a.Addr())
-	}
-	p, err := pktio.OpenXDP(x)
+	p, err := pktio.OpenXDP(pktio.XDPConfig{Interface: c.Interface, Addrs: addrs, Mode: c.XDPMode, DownGrace: c.DownGrace})
 	if err != nil {
 		return nil, nil, err
 	}
