@@ -13,7 +13,7 @@ ARGS ?=
 
 export CGO_ENABLED = 0
 
-.PHONY: help build test race fuzz bench lint vuln cross lab backends soak corruption lifetimes interop interop-full conformance check ci clean
+.PHONY: help build test race fuzz bench microbench lint vuln cross lab backends soak corruption lifetimes interop interop-full conformance check ci clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,7 +36,10 @@ fuzz: ## run every fuzz target FUZZTIME times (20000x)
 		$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1x $$pkg >$$out 2>&1 || { cat $$out; exit 1; }; \
 	done; echo "$$n fuzz targets ran"; test $$n -gt 0; }
 
-bench: ## run the benchmarks that match BENCH for BENCHTIME (1s)
+bench: build ## compare with the kernel's TCP, UCX and others on one wire, half an hour (root; ARGS="-quick": a minute)
+	$(GO) run ./test/bench -softrdma $(BIN)/softrdma $(ARGS)
+
+microbench: ## run the Go benchmarks that match BENCH for BENCHTIME (1s)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem $(PKGS)
 
 lint: $(BIN)/staticcheck ## gofmt, go vet, staticcheck, module files in order
@@ -90,7 +93,7 @@ conformance: ## find the tests of every requirement, run them, and write docs/co
 
 check: lint build cross test race ## what a change must pass; CI runs more
 	$(MAKE) fuzz FUZZTIME=5000x
-	$(MAKE) bench BENCHTIME=1x
+	$(MAKE) microbench BENCHTIME=1x
 
 ci: ## all that CI runs, on a Debian host or container (root)
 	.ci/run

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -33,6 +34,7 @@ type perfFlags struct {
 	asJSON       bool
 	baseline     string
 	baselineAddr string
+	only         string
 	rounds       int
 	minGbps      float64
 	maxP99       time.Duration
@@ -63,6 +65,7 @@ func (a *app) perfCommand() *cobra.Command {
 	f.BoolVar(&p.asJSON, "json", false, "print one JSON document")
 	f.StringVar(&p.baseline, "baseline", "", "measure this beside it: tcp, by blocking and by spinning sockets of the kernel")
 	f.StringVar(&p.baselineAddr, "baseline-addr", "", "the kernel's address on the server's host; known in the lab and with --backend kernel")
+	f.StringVar(&p.only, "only", "", "with --baseline, measure one alone: softrdma, tcp-blocking or tcp-spinning")
 	f.IntVar(&p.rounds, "rounds", 3, "how often a measurement and its baseline take turns, each for a part of the time")
 	f.Float64Var(&p.minGbps, "min-gbps", 0, "exit code 3 if the bandwidth is less, in 10^9 bits a second (bw)")
 	f.DurationVar(&p.maxP99, "max-p99", 0, "exit code 3 if the 99th percentile is more, as 50us (lat)")
@@ -161,6 +164,10 @@ func (p *perfFlags) plan(host string, op perf.Op, kind perf.Kind) (*plan, error)
 		return nil, bad(fmt.Errorf("--baseline: %q is not one, tcp is", p.baseline))
 	case p.baselineAddr != "" && p.baseline == "":
 		return nil, bad(errors.New("--baseline-addr without --baseline tcp"))
+	case p.only != "" && (p.baseline == "" || !slices.Contains([]string{ours, tcpBlocking, tcpSpinning}, p.only)):
+		return nil, bad(fmt.Errorf("--only %s: it goes with --baseline tcp, and takes softrdma, tcp-blocking or tcp-spinning", p.only))
+	case p.only != "" && p.only != ours && (p.minGbps != 0 || p.maxP99 != 0):
+		return nil, bad(errors.New("--min-gbps and --max-p99 are for softrdma, not for --only " + p.only))
 	case p.rounds < 1 || p.rounds > 100:
 		return nil, bad(fmt.Errorf("--rounds: take 1 to 100, not %d", p.rounds))
 	case p.port < 1 || p.port > 65534:
@@ -263,6 +270,8 @@ type measurement struct {
 // printed.
 func (m *measurement) carriers() []string {
 	switch {
+	case m.flags.only != "":
+		return []string{m.flags.only}
 	case !m.plan.baseline:
 		return []string{ours}
 	case !tcpbase.CanSpin:

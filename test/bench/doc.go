@@ -1,0 +1,74 @@
+// Command bench compares softrdma with what else there is on the same wire: the
+// kernel's TCP from Go, UCX and libfabric over the kernel's TCP, frames without any
+// protocol, and a copy in memory.
+//
+//	make bench                                ten rounds, a table
+//	make bench ARGS="-rounds 3 -seconds 1"    less of it
+//	make bench ARGS="-quick"                  one short round: does it run at all?
+//	make bench ARGS="-figures '64 B WRITE'"   the rows whose number and name match
+//	make bench ARGS="-json FILE -svg DIR"     the same for programs, and plots by message size
+//
+// It needs root: `softrdma lab up` builds two network namespaces joined by a veth pair
+// (MTU 1500), and for the rows with loss once more with a bridge between them that
+// loses one frame in a hundred in each direction. A frame there is what the kernel
+// passes along, for TCP a super-frame of up to 64 KiB. All traffic stays inside, and the
+// namespaces go away at the end. -v prints each command, which can be run by hand.
+//
+// # How it is made fair
+//
+// Every measurement is a pair of fresh processes, one in each namespace, and nothing
+// else is on the wire: a packet socket of an idle softrdma would be handed a copy of
+// every frame of the kernel's TCP, which costs that a third of its throughput. That is
+// why the baselines are not measured by plain `softrdma perf --baseline tcp`, which has both
+// in one process.
+//
+// A round runs all measurements one after the other, and every second round runs them
+// backwards, so that what grows warm or noisy in the course of a round favours nobody. The
+// table shows medians of rounds, the range, the ratio of the medians, and the range of
+// the ratios within each round.
+//
+// Where the other side has a choice, all of it is measured and the better one counts, by
+// its median: TCP's socket buffers as the kernel sizes them and of 16 MiB, blocking and
+// spinning for throughput; the better mode of AF_XDP is ours. Where softrdma has a choice
+// the row's name tells which one it is. Both ends of a pair have the same settings.
+// Latency stands beside blocking and beside spinning sockets, as softrdma spins.
+//
+// A round trip is from a message to its answer. Where a tool halves it (softrdma perf, UCX,
+// libfabric), it is doubled again or both sides are halved. Times of UCX are medians as
+// ours are; libfabric has only a mean.
+//
+// Messages of 64 octets go in batches of 32: softrdma posts at most 32 work requests at
+// once, TCP has a bufio.Writer of 32 messages that is flushed when full, and its reader
+// takes messages one by one from a bufio.Reader. That TCP can do more for a program that
+// gathers its messages itself, 2 KiB a call and without a look at them, is a row of its own.
+//
+// # Processor time
+//
+// Processor seconds a GB are user and system time of both processes, from their start to
+// their end (wait4), over the octets that arrived; there is no warm-up. Starting and connecting
+// takes some hundredths of a second of it, softrdma a little more than TCP. On a veth pair the
+// receiving half of the kernel's work runs as a softirq at the end of the sender's system
+// call, on its processor: the copy into the receiver's packet ring, and TCP up to the
+// receiver's socket buffer, are charged to the sender. What ksoftirqd takes over when there
+// is too much of it is charged to no process, and with CONFIG_IRQ_TIME_ACCOUNTING no
+// softirq is. So the same figure stands once more for the whole host, from /proc/stat, which
+// has all of it, and whatever else the host did.
+//
+// An idle connection's processor time is read from the processes' clocks, beginning two
+// seconds after its last message.
+//
+// # Data
+//
+// Before anything is measured each kind of softrdma's measurements runs once with all data
+// compared (perf --verify), on every backend that is measured and over the bad wire. One
+// wrong octet ends the program.
+//
+// # Whether to believe it
+//
+// Load and stolen time stand before each round, and after it what processes other than
+// the measured ones took. A round that was not quiet is marked, and so is the whole table.
+//
+// The exit code is 1 if a measurement failed, and 3 if a figure misses its floor; with -quick
+// no floor counts. A baseline that is not there and cannot be installed is left out, and
+// the table says why.
+package main
