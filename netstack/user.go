@@ -52,6 +52,7 @@ func newUserStack(s *Stack, port pktio.Port, c Config) (*userStack, error) {
 	u.tcp = stack.New(stack.Options{
 		NetworkProtocols:   u.protocols(),
 		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol},
+		Clock:              newClock(),
 		HandleLocal:        true, // a connection to one of our own addresses does not touch the wire
 		NUDConfigs:         nudConfig(),
 	})
