@@ -105,3 +105,29 @@ func BenchmarkPingPong(b *testing.B) {
 		}
 	})
 }
+
+// BenchmarkOneThread is a round of Writes between two devices that one goroutine
+// polls in turn: the work of both sides and nothing of waiting for each other.
+func BenchmarkOneThread(b *testing.B) {
+	p := pipe(b, iwarp.PipeConfig{}).connect(b, arena, nil)
+	wrA := []verbs.SendWR{{Op: verbs.OpWrite, SGL: []verbs.SGE{p.mine.mr.SGE(64, 64)}, Remote: p.theirs.remote.Slice(0, 64)}}
+	wrB := []verbs.SendWR{{Op: verbs.OpWrite, SGL: []verbs.SGE{p.theirs.mr.SGE(64, 64)}, Remote: p.mine.remote.Slice(0, 64)}}
+	var wcs [4]verbs.WC
+	b.ReportAllocs()
+	for i := range b.N {
+		p.mine.mr.Bytes()[64] = byte(i + 1)
+		if _, err := p.mine.PostSend(wrA); err != nil {
+			b.Fatal(err)
+		}
+		for p.theirs.mr.Bytes()[0] != byte(i+1) {
+			p.theirs.cq.Poll(wcs[:])
+		}
+		p.theirs.mr.Bytes()[64] = byte(i + 1)
+		if _, err := p.theirs.PostSend(wrB); err != nil {
+			b.Fatal(err)
+		}
+		for p.mine.mr.Bytes()[0] != byte(i+1) {
+			p.mine.cq.Poll(wcs[:])
+		}
+	}
+}
