@@ -103,7 +103,7 @@ func (in *inline) takes(proto tcpip.NetworkProtocolNumber, pkt *stack.PacketBuff
 	if !ok {
 		return false
 	}
-	k, ok := keyIn(proto, b)
+	k, ok := keyIn(proto, pkt.Data().Size(), b)
 	if !ok {
 		return false
 	}
@@ -136,20 +136,28 @@ func (in *inline) hold(c *inlineConn) bool {
 	if c.held {
 		return true
 	}
-	state := c.ep.EndpointState()
-	switch state {
-	case tcp.StateEstablished, tcp.StateCloseWait, tcp.StateFinWait1, tcp.StateFinWait2, tcp.StateClosing, tcp.StateLastAck:
-	default:
-		return false
-	}
-	if len(in.pending) == cap(in.pending) || !c.ep.TryLock() {
+	if !carries(c.ep.EndpointState()) || len(in.pending) == cap(in.pending) || !c.ep.TryLock() {
 		return false
 	}
 	c.ep.ResumeWork()
-	c.ep.LockUser() // waits no longer than one of gVisor's calls that came in between
+	c.ep.LockUser() // waits no longer than one of gVisor's calls that came in between, which may have ended it
+	state := c.ep.EndpointState()
+	if !carries(state) {
+		c.ep.UnlockUser()
+		return false
+	}
 	c.held, c.plain = true, state == tcp.StateEstablished && queueEmpty(c.queue)
 	in.pending = append(in.pending, c)
 	return true
+}
+
+// carries reports whether a connection in that state has segments to process here.
+func carries(state tcp.EndpointState) bool {
+	switch state {
+	case tcp.StateEstablished, tcp.StateCloseWait, tcp.StateFinWait1, tcp.StateFinWait2, tcp.StateClosing, tcp.StateLastAck:
+		return true
+	}
+	return false
 }
 
 // process does TCP's work on what was queued since the last time. Acknowledgements may wait if polled says that somebody
@@ -161,6 +169,10 @@ func (in *inline) process(polled bool) {
 	now := time.Since(in.epoch)
 	for i, c := range in.pending {
 		in.pending[i], c.held = nil, false
+		if queueEmpty(c.queue) { // TCP would have none of it: no sign of life
+			c.ep.UnlockUser()
+			continue
+		}
 		if polled && c.plain && now-c.whole < wholeEvery && in.acks.mayWait(c) {
 			in.segments(c)
 			in.acks.owe(c, now)

@@ -1,9 +1,6 @@
 package netstack
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
 // gVisor acknowledges each batch of segments at once, with a segment that says nothing else. A peer that waits for an
 // answer would get two, and both sides pay for both. So the acknowledgement waits for a moment, Config.KeepACKs: the
@@ -46,24 +43,38 @@ func (a *acks) owe(c *inlineConn, now time.Duration) {
 	d.since, d.sent = now, c.flow.sent.Load()
 }
 
-// acknowledge sends what waited long enough, or all. Who sent octets of his own meanwhile is debt-free. The list is in
-// the order of time but for those whose debt is new while an old one was still listed: they let others wait no longer
-// than themselves.
+// acknowledge sends what waited long enough, or all. Who sent octets of his own meanwhile is debt-free.
 func (in *inline) acknowledge(all bool) {
 	a := &in.acks
 	if len(a.list) == 0 {
 		return
 	}
-	now, done := time.Since(in.epoch), 0
+	now := time.Since(in.epoch)
+	left := a.list[:0]
 	for _, c := range a.list {
-		if c.flow.sent.Load() == c.debt.sent {
-			if !all && now-c.debt.since < a.keep {
-				break
-			}
-			in.all(c, now)
+		if c.flow.sent.Load() == c.debt.sent && (!all && now-c.debt.since < a.keep || !c.pay(all)) {
+			left = append(left, c)
+			continue
 		}
 		c.debt.listed, c.debt.octets = false, 0
-		done++
 	}
-	a.list = slices.Delete(a.list, 0, done)
+	clear(a.list[len(left):])
+	a.list = left
+}
+
+// pay sends the acknowledgement that c owes, if it still does. It returns false if somebody is busy with c, unless it is
+// to wait for him.
+func (c *inlineConn) pay(wait bool) bool {
+	if !wait {
+		if !c.ep.TryLock() {
+			return false
+		}
+		c.ep.ResumeWork()
+	}
+	c.ep.LockUser()
+	if carries(c.ep.EndpointState()) && queueEmpty(c.queue) {
+		_ = handleSegments(c.ep) // of an empty queue: no error
+	}
+	c.ep.UnlockUser() // with segments in the queue gVisor's goroutine does it
+	return true
 }

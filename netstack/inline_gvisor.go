@@ -41,6 +41,12 @@ var canInline = sync.OnceValue(func() bool {
 //go:linkname handleConnected gvisor.dev/gvisor/pkg/tcpip/transport/tcp.handleConnected
 func handleConnected(ep *tcp.Endpoint)
 
+// handleSegments is handleConnected's part for an endpoint that is locked. With an empty queue it only acknowledges what
+// is not acknowledged, and returns nil.
+//
+//go:linkname handleSegments gvisor.dev/gvisor/pkg/tcpip/transport/tcp.(*Endpoint).handleSegmentsLocked
+func handleSegments(ep *tcp.Endpoint) tcpip.Error
+
 // handleSegment processes one segment for an endpoint that is locked, and reports whether the next may follow.
 //
 //go:linkname handleSegment gvisor.dev/gvisor/pkg/tcpip/transport/tcp.(*Endpoint).handleSegmentLocked

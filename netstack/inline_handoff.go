@@ -13,6 +13,7 @@ import (
 func canInline() bool { return false }
 
 func handleConnected(*tcp.Endpoint)                                   {}
+func handleSegments(*tcp.Endpoint) tcpip.Error                        { return nil }
 func handleSegment(*tcp.Endpoint, unsafe.Pointer) (bool, tcpip.Error) { return false, nil }
 func dequeue(unsafe.Pointer) unsafe.Pointer                           { return nil }
 func queueEmpty(unsafe.Pointer) bool                                  { return false }

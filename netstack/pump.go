@@ -143,6 +143,9 @@ func (l *link) catchUp() bool {
 		if !l.take(n, err) || n == 0 {
 			return err == nil
 		}
+		if l.rx.inline != nil {
+			l.rx.inline.acknowledge(false) // what keeps coming may be of others
+		}
 		runtime.Gosched()
 	}
 }
