@@ -137,7 +137,8 @@ func replayFPDUs(t *testing.T, b []byte, crc bool, seed uint64) (n int) {
 	x, y := simnet.StreamPair(testMSS, wideBuffer)
 	w := open(NewConn(x, newPool(t, poolConfig)), Params{CRC: crc})
 	var err error
-	for err == nil {
+	for rounds := 0; err == nil; rounds++ {
+		require.Less(t, rounds, 1000+len(b), "the end is noticed")
 		var u ULPDU
 		var ok bool
 		if u, ok, err = c.Next(); !ok {

@@ -293,7 +293,7 @@ func TestBothInitiate(t *testing.T) {
 // TestPeerKinds plays the startup frames of every known implementation.
 func TestPeerKinds(t *testing.T) {
 	for _, k := range wiretest.PeerKinds() {
-		t.Run("IOP-35 "+k.Name, func(t *testing.T) {
+		t.Run("IOP-35 SEC-49 "+k.Name, func(t *testing.T) {
 			cfg := Config{IRD: 1, ORD: 1}
 			c, _, far := newConn(t)
 			write(t, far, k.Request.Octets())

@@ -94,7 +94,8 @@ func checkNext(t require.TestingT, pool *mempool.Pool, b []byte, p Params, pos, 
 	require.NoError(t, far.CloseWrite())
 	var got [][]byte
 	var err error
-	for err == nil {
+	for rounds := 0; err == nil; rounds++ {
+		require.Less(t, rounds, 1000+10*len(b), "the end is noticed")
 		var u ULPDU
 		var ok bool
 		if u, ok, err = c.Next(); ok {
@@ -293,6 +294,30 @@ func TestHostileBlocks(t *testing.T) {
 			flags := rapid.Byte().Draw(t, "flags") | rapid.SampledFrom([]byte{0, flagEnhanced}).Draw(t, "S")
 			checkBlock(t, rapid.SliceOfN(rapid.Byte(), 0, 12).Draw(t, "block"), flags&^flagReject, rev, rapid.Byte().Draw(t, "policy"))
 		})
+	})
+	t.Run("SEC-52 octets before the frame are not skipped: there is no other mode to come from", func(t *testing.T) {
+		for _, before := range []string{"\n", "\x00", "220 ready\r\n", "EHLO example.org\r\nSTARTMPA\r\n", "MPA ID Re\n"} {
+			c, near, far := newConn(t)
+			write(t, far, append([]byte(before), wiretest.Hex(hexReq+"40 01 0000")...))
+			_, ok, err := c.RecvRequest(Config{})
+			require.False(t, ok, "%q", before)
+			require.ErrorIs(t, err, ErrKey, "%q", before)
+			require.True(t, near.Aborted())
+
+			c, near, far = newConn(t)
+			require.NoError(t, c.Request(Config{Rev1: true}, nil))
+			octets, _ := near.Written()
+			write(t, far, append([]byte(before), wiretest.Hex(hexRep+"40 01 0000")...))
+			for range 2 {
+				_, ok, err = c.RecvReply()
+				require.False(t, ok, "%q", before)
+				require.ErrorIs(t, err, ErrKey, "%q", before)
+			}
+			require.True(t, near.Aborted())
+			require.False(t, c.CanWrite(0), "no FPDU, and so no STag")
+			again, _ := near.Written()
+			require.Equal(t, octets, again)
+		}
 	})
 	t.Run("SEC-40 every depth in either word", func(t *testing.T) {
 		for _, depth := range []uint16{0, 1, 2, 31, 32, 33, 127, 128, 0x1fff, 0x3ffd, 0x3ffe, 0x3fff} {

@@ -1,7 +1,12 @@
 package mpa
 
 import (
+	"bytes"
+	"errors"
+	"fmt"
+	"runtime/debug"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -85,10 +90,75 @@ func readEnd(t testing.TB, s *simnet.Stream, end error) []byte {
 // octets returns a copy of the ULPDU, taken in two ways.
 func octets(t testing.TB, u ULPDU) []byte {
 	t.Helper()
-	b := make([]byte, u.Len())
-	require.Equal(t, len(b), u.CopyTo(b, 0))
-	require.Equal(t, b[:min(len(b), MaxHead)], append([]byte{}, u.Head(MaxHead)...))
+	b, err := taken(u)
+	require.NoError(t, err)
 	return b
+}
+
+func taken(u ULPDU) ([]byte, error) {
+	b := make([]byte, u.Len())
+	if n := u.CopyTo(b, 0); n != len(b) {
+		return nil, fmt.Errorf("CopyTo gave %d of %d octets", n, len(b))
+	}
+	if h := u.Head(MaxHead); !bytes.Equal(b[:min(len(b), MaxHead)], h) {
+		return nil, fmt.Errorf("Head gave % x of % x", h, b)
+	}
+	return b, nil
+}
+
+// patience is what a call gets that waits for nothing, on the busiest machine.
+const patience = 10 * time.Second
+
+// soon runs f, which waits for nothing, and says so if it does not come back or
+// panics. f may not fail the test itself.
+func soon(f func()) error {
+	done := make(chan error, 1)
+	go func() {
+		defer func() {
+			var err error
+			if v := recover(); v != nil {
+				err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
+			}
+			done <- err
+		}()
+		f()
+	}()
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-late.C:
+		return fmt.Errorf("no end within %v", patience)
+	}
+}
+
+// drain takes all ULPDUs there are until Next has no more, or fails.
+func drain(t testing.TB, c *Conn) (ulpdus [][]byte, err error) {
+	t.Helper()
+	var odd error
+	require.NoError(t, soon(func() { ulpdus, err, odd = takeAll(c) }))
+	require.NoError(t, odd)
+	return ulpdus, err
+}
+
+// takeAll is drain without a test. odd tells of what may not be.
+func takeAll(c *Conn) (ulpdus [][]byte, err, odd error) {
+	for len(ulpdus) < 1<<16 {
+		u, ok, err := c.Next()
+		switch {
+		case ok && err != nil:
+			return ulpdus, err, fmt.Errorf("a ULPDU and an error at once: %w", err)
+		case !ok:
+			return ulpdus, err, nil
+		}
+		b, err := taken(u)
+		if err != nil {
+			return ulpdus, nil, err
+		}
+		ulpdus = append(ulpdus, b)
+	}
+	return nil, nil, errors.New("more FPDUs than were ever sent")
 }
 
 func code(t testing.TB, err error) Code {

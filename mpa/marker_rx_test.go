@@ -50,10 +50,11 @@ func TestMarkersRemoved(t *testing.T) {
 				require.NoError(t, far.Writev([][]byte{m.Frame(want)}))
 				var u ULPDU
 				ok := false
-				for !ok {
+				for rounds := 0; !ok; rounds++ {
 					var err error
-					u, ok, err = c.Next()
+					require.NoError(t, soon(func() { u, ok, err = c.Next() }))
 					require.NoError(t, err)
+					require.Less(t, rounds, 20000)
 				}
 				require.Equal(t, n, u.Len(), "MPA-52")
 				got := bytes.Repeat([]byte{0xaa}, n+1)
@@ -236,10 +237,11 @@ func TestMarkedStreamEnds(t *testing.T) {
 			}
 			var got [][]byte
 			var err error
-			for err == nil {
+			for rounds := 0; err == nil; rounds++ {
 				var more [][]byte
 				more, err = drain(t, c)
 				got = append(got, more...)
+				require.Less(t, rounds, 5000, "the end is noticed")
 			}
 			require.Len(t, got, whole)
 			_, boundary := ends[n]

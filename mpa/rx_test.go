@@ -14,22 +14,6 @@ import (
 	"github.com/softrdma/softrdma/internal/wiretest"
 )
 
-// drain takes all ULPDUs there are until Next has no more, or fails.
-func drain(t testing.TB, c *Conn) (ulpdus [][]byte, err error) {
-	t.Helper()
-	for {
-		u, ok, err := c.Next()
-		if err != nil {
-			require.False(t, ok)
-			return ulpdus, err
-		}
-		if !ok {
-			return ulpdus, nil
-		}
-		ulpdus = append(ulpdus, octets(t, u))
-	}
-}
-
 // vectorStream is all golden FPDUs behind one another, and their ULPDUs.
 func vectorStream() (b []byte, ulpdus [][]byte) {
 	for _, v := range wiretest.FPDUs() {
@@ -143,10 +127,11 @@ func TestNextAnything(t *testing.T) {
 			}
 			var u ULPDU
 			ok := false
-			for !ok {
+			for rounds := 0; !ok; rounds++ {
 				var err error
-				u, ok, err = c.Next()
+				require.NoError(t, soon(func() { u, ok, err = c.Next() }))
 				require.NoError(t, err)
+				require.Less(t, rounds, 20000)
 			}
 			require.Equal(t, n, u.Len(), "MPA-52")
 			got := bytes.Repeat([]byte{0xaa}, n+1)
@@ -216,6 +201,7 @@ func TestCRC(t *testing.T) {
 						continue
 					}
 					require.Equal(t, CodeCRC, code(t, err), "MPA-80")
+					first := err
 					require.EqualValues(t, 1, c.Stats().CRCErrors)
 					write(t, far, v.Octets)
 					_, ok, again := c.Next()
@@ -227,6 +213,10 @@ func TestCRC(t *testing.T) {
 					n, err := c.Drain()
 					require.NoError(t, err)
 					require.Equal(t, len(b)+len(v.Octets), n, "SEC-44 dropped unread")
+					write(t, far, v.Octets)
+					_, ok, again = c.Next()
+					require.False(t, ok, "what comes behind the bad FPDU was handed out")
+					require.Equal(t, first, again, "MPA-79")
 					require.NotEmpty(t, read(far))
 				}
 			}
@@ -242,10 +232,12 @@ func TestCRC(t *testing.T) {
 			write(t, far, bad)
 			var got [][]byte
 			var err error
-			for err == nil {
+			for rounds := 0; err == nil; rounds++ {
 				var more [][]byte
 				more, err = drain(t, c)
 				got = append(got, more...)
+				require.LessOrEqual(t, len(got), 1, "the bad FPDU, or one behind it, was handed out")
+				require.Less(t, rounds, 10000, "the bad FPDU is not noticed")
 			}
 			require.Equal(t, want[:1], got)
 			require.Equal(t, CodeCRC, code(t, err))
@@ -261,10 +253,11 @@ func TestCRC(t *testing.T) {
 			binary.LittleEndian.PutUint32(b[len(b)-4:], 0xdeadbeef)
 			write(t, far, b)
 			var got [][]byte
-			for len(got) == 0 {
+			for rounds := 0; len(got) == 0; rounds++ {
 				var err error
 				got, err = drain(t, c)
 				require.NoError(t, err)
+				require.Less(t, rounds, 10000)
 			}
 			require.Equal(t, [][]byte{v.ULPDU()}, got)
 		}
@@ -285,47 +278,49 @@ func TestCRC(t *testing.T) {
 func TestStreamEnds(t *testing.T) {
 	stream, want := vectorStream()
 	stream, want = stream[:56], want[:2] // 32 and 24 octets
-	for _, cut := range []int{0, 3} {
-		for n := range len(stream) + 1 {
-			for _, fin := range []bool{true, false} {
-				c, near, far := openConn(t, Params{CRC: true})
-				near.Rechunk(uint64(n), cut)
-				write(t, far, stream[:n])
-				if fin {
-					require.NoError(t, far.CloseWrite())
-				} else {
-					far.Abort()
+	t.Run("MPA-78 MPA-84 FIN and RST behind any octet", func(t *testing.T) {
+		for _, cut := range []int{0, 3} {
+			for n := range len(stream) + 1 {
+				for _, fin := range []bool{true, false} {
+					c, near, far := openConn(t, Params{CRC: true})
+					near.Rechunk(uint64(n), cut)
+					write(t, far, stream[:n])
+					if fin {
+						require.NoError(t, far.CloseWrite())
+					} else {
+						far.Abort()
+					}
+					var got [][]byte
+					var err error
+					for rounds := 0; err == nil; rounds++ {
+						var more [][]byte
+						more, err = drain(t, c)
+						got = append(got, more...)
+						require.Less(t, rounds, 200, "the end is noticed")
+					}
+					whole := 0
+					for whole < len(want) && n >= 32+24*whole {
+						whole++
+					}
+					require.Len(t, got, whole, "octets before the end count")
+					switch {
+					case fin && (n == 0 || n == 32 || n == 56):
+						require.Equal(t, io.EOF, err, "MPA-78 FIN on a boundary")
+					case fin:
+						require.Equal(t, CodeClosed, code(t, err), "MPA-78 FIN within an FPDU")
+						require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+					default:
+						require.Equal(t, CodeClosed, code(t, err), "MPA-84")
+						require.ErrorIs(t, err, syscall.ECONNRESET)
+					}
+					_, ok, again := c.Next()
+					require.False(t, ok)
+					require.Equal(t, err, again)
+					require.False(t, near.Aborted())
 				}
-				var got [][]byte
-				var err error
-				for rounds := 0; err == nil; rounds++ {
-					var more [][]byte
-					more, err = drain(t, c)
-					got = append(got, more...)
-					require.Less(t, rounds, 200, "the end is noticed")
-				}
-				whole := 0
-				for whole < len(want) && n >= 32+24*whole {
-					whole++
-				}
-				require.Len(t, got, whole, "octets before the end count")
-				switch {
-				case fin && (n == 0 || n == 32 || n == 56):
-					require.Equal(t, io.EOF, err, "MPA-78 FIN on a boundary")
-				case fin:
-					require.Equal(t, CodeClosed, code(t, err), "MPA-78 FIN within an FPDU")
-					require.ErrorIs(t, err, io.ErrUnexpectedEOF)
-				default:
-					require.Equal(t, CodeClosed, code(t, err), "MPA-84")
-					require.ErrorIs(t, err, syscall.ECONNRESET)
-				}
-				_, ok, again := c.Next()
-				require.False(t, ok)
-				require.Equal(t, err, again)
-				require.False(t, near.Aborted())
 			}
 		}
-	}
+	})
 	t.Run("MPA-83 FIN of the peer leaves the other direction", func(t *testing.T) {
 		c, _, far := openConn(t, Params{CRC: true})
 		require.NoError(t, far.CloseWrite())

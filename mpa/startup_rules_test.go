@@ -229,6 +229,62 @@ func TestFPDURules(t *testing.T) {
 		require.False(t, ok)
 		require.Equal(t, first, err)
 	})
+	for _, tc := range []struct {
+		name string
+		p    Params
+		bend func(f []byte)
+		code Code
+	}{
+		{"a bad CRC", Params{CRC: true}, func(f []byte) { f[20] ^= 1 }, CodeCRC},
+		{"a bad CRC, with markers", bothMarked, func(f []byte) { f[20] ^= 1 }, CodeCRC},
+		{"a wrong marker", bothMarked, func(f []byte) { f[3] = 8; sum(f) }, CodeMarker},
+		{"a wrong marker, CRC off", Params{MarkersIn: true}, func(f []byte) { f[3] = 8 }, CodeMarker},
+	} {
+		t.Run("MPA-79 after "+tc.name+" nothing is handed out, nor when what was there has been dropped", func(t *testing.T) {
+			// Of two places that the next FPDU could be taken to have, with markers.
+			for _, skipped := range []bool{true, false} {
+				c, _, far := openConn(t, tc.p)
+				u := wiretest.FPDUs()[0].ULPDU()
+				m := wiretest.Marks{CRC: tc.p.CRC}
+				frame := func() []byte {
+					if tc.p.MarkersIn {
+						return m.Frame(u)
+					}
+					return wiretest.Frame(u, tc.p.CRC)
+				}
+				f := frame()
+				tc.bend(f)
+				if skipped {
+					m.Pos = 0
+				}
+				write(t, far, f)
+				_, ok, first := c.Next()
+				require.False(t, ok)
+				require.Equal(t, tc.code, code(t, first))
+				n, err := c.Drain()
+				require.NoError(t, err)
+				require.Equal(t, len(f), n)
+				for range 3 {
+					write(t, far, frame())
+					got, err := drain(t, c)
+					require.Empty(t, got, "an FPDU behind the error was handed out")
+					require.Equal(t, first, err)
+				}
+			}
+		})
+	}
+	t.Run("MPA-79 the end of the stream within an FPDU stays what it was when its octets have been dropped", func(t *testing.T) {
+		c, _, far := openConn(t, Params{CRC: true})
+		write(t, far, helloFPDU[:9])
+		require.NoError(t, far.CloseWrite())
+		_, _, first := c.Next()
+		require.Equal(t, CodeClosed, code(t, first))
+		_, err := c.Drain()
+		require.Equal(t, io.EOF, err)
+		_, ok, again := c.Next()
+		require.False(t, ok)
+		require.Equal(t, first, again)
+	})
 	t.Run("MPA-81 a bad CRC does not close the stream: the Terminate goes out, then FIN", func(t *testing.T) {
 		c, near, far := openConn(t, Params{CRC: true})
 		write(t, far, bad())
@@ -259,7 +315,7 @@ func TestFPDURules(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 65544, near.gone)
 	})
-	t.Run("MPA-60 CRC works where it can be switched off", func(t *testing.T) {
+	t.Run("MPA-60 SEC-49 CRC works where it can be switched off", func(t *testing.T) {
 		a, b := connect(t)
 		require.NoError(t, a.Request(Config{NoCRC: true}, nil))
 		_, ok, err := b.RecvRequest(Config{})

@@ -30,6 +30,7 @@ func TestRequestOctets(t *testing.T) {
 	}{
 		{"IOP-21 default: A=1, D only, CRC, ORD at least 1", Config{}, "", "50 02 0004 8000 4001"},
 		{"IOP-21 depths", Config{IRD: 16, ORD: 8}, "", "50 02 0004 8010 4008"},
+		{"IOP-38 depths of 3 are asked for as 3", Config{IRD: 3, ORD: 3}, "", "50 02 0004 8003 4003"},
 		{"IOP-21 option C and D (vector MPA-REQ-V2)", Config{IRD: 16, ORD: 8, OfferRTR: Kinds(RTRWrite, RTRRead)}, "hi\x00\x01", "50 02 0008 8010 c008 68690001"},
 		{"IOP-21 option A=0", Config{IRD: 2, ClientServer: true, OfferRTR: anyRTR}, "", "50 02 0004 0002 0000"},
 		{"MPA-42 C alone as configured", Config{IRD: 2, OfferRTR: Kinds(RTRWrite)}, "", "50 02 0004 8002 8000"},
@@ -147,11 +148,11 @@ func TestReplyOctets(t *testing.T) {
 		reply   string
 		params  Params
 	}{
-		{"IOP-21 the default of both sides", base, "", "50 02 0004 8010 4008", "50 02 0004 8008 4004",
+		{"IOP-21 MPA-36 the default of both sides", base, "", "50 02 0004 8010 4008", "50 02 0004 8008 4004",
 			Params{CRC: true, Rev: 2, PeerToPeer: true, RTR: RTRRead, IRD: 8, ORD: 4, PeerIRD: 16, PeerORD: 8}},
-		{"vector MPA-REP-V2", Config{IRD: 8, ORD: 16}, "", "50 02 0004 8010 4008", "50 02 0004 8008 4010",
+		{"MPA-36 vector MPA-REP-V2", Config{IRD: 8, ORD: 16}, "", "50 02 0004 8010 4008", "50 02 0004 8008 4010",
 			Params{CRC: true, Rev: 2, PeerToPeer: true, RTR: RTRRead, IRD: 8, ORD: 16, PeerIRD: 16, PeerORD: 8}},
-		{"private data both ways", base, "no", "50 02 0006 8010 4008 6869", "50 02 0006 8008 4004 6e6f",
+		{"MPA-36 private data both ways", base, "no", "50 02 0006 8010 4008 6869", "50 02 0006 8008 4004 6e6f",
 			Params{CRC: true, Rev: 2, PeerToPeer: true, RTR: RTRRead, IRD: 8, ORD: 4, PeerIRD: 16, PeerORD: 8}},
 		{"MPA-33 revision 1 (vectors MPA-REQ-V1, MPA-REP-V1)", base, "", "40 01 0000", "40 01 0000",
 			Params{CRC: true, Rev: 1, IRD: 4, ORD: 4, PeerIRD: -1, PeerORD: -1}},
@@ -159,7 +160,7 @@ func TestReplyOctets(t *testing.T) {
 			Params{CRC: true, Rev: 2, IRD: 4, ORD: 4, PeerIRD: -1, PeerORD: -1}},
 		{"MPA-32 revision 1 with the S bit", base, "", "50 01 0004 8010 4008", "40 01 0000",
 			Params{CRC: true, Rev: 1, IRD: 4, ORD: 4, PeerIRD: -1, PeerORD: -1}},
-		{"MPA-22 IOP-06 C=0 asked, C=1 wanted", base, "", "00 01 0000", "40 01 0000",
+		{"MPA-22 IOP-06 SEC-49 C=0 asked, C=1 wanted", base, "", "00 01 0000", "40 01 0000",
 			Params{CRC: true, Rev: 1, IRD: 4, ORD: 4, PeerIRD: -1, PeerORD: -1}},
 		{"MPA-22 C=0 both", Config{NoCRC: true}, "", "00 01 0000", "00 01 0000", Params{Rev: 1, PeerIRD: -1, PeerORD: -1}},
 		{"MPA-24 C=1 asked, not wanted: echoed and used", Config{NoCRC: true}, "", "40 01 0000", "40 01 0000",
@@ -216,6 +217,10 @@ func TestReplyOctets(t *testing.T) {
 			Params{CRC: true, Rev: 2, IRD: 32, ORD: 4, PeerIRD: 16, PeerORD: 0x3ffe}},
 		{"MPA-37 the peer's IRD bounds ORD", base, "", "50 02 0004 0003 0000", "50 02 0004 0004 0003",
 			Params{CRC: true, Rev: 2, IRD: 4, ORD: 3, PeerIRD: 3, PeerORD: 0}},
+		{"IOP-38 IRD 3 and ORD 3 are agreed as 3", Config{IRD: 1, ORD: 16, MaxIRD: 32}, "", "50 02 0004 0003 0003", "50 02 0004 0003 0003",
+			Params{CRC: true, Rev: 2, IRD: 3, ORD: 3, PeerIRD: 3, PeerORD: 3}},
+		{"IOP-38 own depths of 3 are answered as 3", Config{IRD: 3, ORD: 3}, "", "50 02 0004 8010 4001", "50 02 0004 8003 4003",
+			Params{CRC: true, Rev: 2, PeerToPeer: true, RTR: RTRRead, IRD: 3, ORD: 3, PeerIRD: 16, PeerORD: 1}},
 		{"MPA-41 local limits clipped", Config{IRD: 20000, ORD: 20000}, "", "50 02 0004 3ffe 0000", "50 02 0004 3ffe 3ffe",
 			Params{CRC: true, Rev: 2, IRD: 0x3ffe, ORD: 0x3ffe, PeerIRD: 0x3ffe, PeerORD: 0}},
 		{"MPA-40 insisting on an ORD that is granted", Config{ORD: 8, RequireORD: true}, "", "50 02 0004 0008 0000", "50 02 0004 0000 0008",
@@ -344,11 +349,13 @@ func TestRecvReply(t *testing.T) {
 		code   Code  // with an error that leaves FPDU mode for a Terminate
 		cause  error // the stream is reset
 	}{
-		{"IOP-21 the default of both sides", base, "50 02 0004 8008 4004",
+		{"IOP-21 MPA-36 the default of both sides", base, "50 02 0004 8008 4004",
 			Params{CRC: true, Rev: 2, PeerToPeer: true, RTR: RTRRead, IRD: 4, ORD: 4, PeerIRD: 8, PeerORD: 4}, 0, nil},
 		{"MPA-37 the peer's IRD bounds ORD", base, "50 02 0004 8002 4004",
 			Params{CRC: true, Rev: 2, PeerToPeer: true, RTR: RTRRead, IRD: 4, ORD: 2, PeerIRD: 2, PeerORD: 4}, 0, nil},
-		{"MPA-37 IRD raised to the peer's ORD", base, "50 02 0004 8008 4010",
+		{"IOP-38 IRD 3 and ORD 3 are agreed as 3", Config{IRD: 1, ORD: 16, MaxIRD: 16}, "50 02 0004 8003 4003",
+			Params{CRC: true, Rev: 2, PeerToPeer: true, RTR: RTRRead, IRD: 3, ORD: 3, PeerIRD: 3, PeerORD: 3}, 0, nil},
+		{"MPA-36 MPA-37 IRD raised to the peer's ORD", base, "50 02 0004 8008 4010",
 			Params{CRC: true, Rev: 2, PeerToPeer: true, RTR: RTRRead, IRD: 16, ORD: 4, PeerIRD: 8, PeerORD: 16}, 0, nil},
 		{"MPA-39 IRD cannot be raised that far", base, "50 02 0004 8008 4011",
 			Params{CRC: true, Rev: 2, PeerToPeer: true, IRD: 4, ORD: 4, PeerIRD: 8, PeerORD: 17}, CodeIRD, nil},
@@ -372,7 +379,7 @@ func TestRecvReply(t *testing.T) {
 			Params{CRC: true, Rev: 2, IRD: 1, ORD: 1, PeerIRD: 1, PeerORD: 1}, 0, nil},
 		{"IOP-21 a wanted ORD of 0 is 1", Config{}, "50 02 0004 8001 4000",
 			Params{CRC: true, Rev: 2, PeerToPeer: true, RTR: RTRRead, ORD: 1, PeerIRD: 1, PeerORD: 0}, 0, nil},
-		{"MPA-22 C=0 in the Reply, CRC on all the same", Config{ClientServer: true}, "10 02 0004 0000 0000",
+		{"MPA-22 SEC-49 C=0 in the Reply, CRC on all the same", Config{ClientServer: true}, "10 02 0004 0000 0000",
 			Params{CRC: true, Rev: 2, PeerIRD: 0, PeerORD: 0}, 0, nil},
 		{"MPA-22 not asked for, but by the peer", Config{ClientServer: true, NoCRC: true}, "50 02 0004 0000 0000",
 			Params{CRC: true, Rev: 2, PeerIRD: 0, PeerORD: 0}, 0, nil},

@@ -6,11 +6,14 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/softrdma/softrdma/internal/simnet"
 	"github.com/softrdma/softrdma/internal/wiretest"
+	"github.com/softrdma/softrdma/mempool"
 )
 
 // TestOnlyWholeFPDUs lets the octets of FPDUs come one by one and looks after
@@ -90,5 +93,90 @@ func TestOrderIsLeftToTCP(t *testing.T) {
 		require.Empty(t, got)
 		require.Equal(t, first, err)
 		require.False(t, near.Aborted())
+	})
+}
+
+// TestCloseWriteSendsWhatIsStaged writes without Flush and closes.
+func TestCloseWriteSendsWhatIsStaged(t *testing.T) {
+	for _, n := range []int{1, 3, 20} { // 20 need more than one staging buffer
+		t.Run(fmt.Sprintf("DDP-58 %d FPDUs written and not flushed go out before the FIN", n), func(t *testing.T) {
+			near, far := simnet.StreamPair(testMSS, wideBuffer)
+			pool := newPool(t, mempool.Config{Count: 1, Size: testBuffer})
+			c := open(NewConn(near, pool), Params{CRC: true})
+			var want []byte
+			for i := range n {
+				u := wiretest.Untagged(3, true, 0, 0, uint32(i+1), 0, count(500))
+				require.NoError(t, c.Write(u[:18], [][]byte{u[18:]}))
+				want = append(want, wiretest.Frame(u, true)...)
+			}
+			require.Positive(t, c.Pending())
+			_, end := far.Peek()
+			require.NoError(t, end)
+			require.NoError(t, c.CloseWrite())
+			require.Equal(t, want, readEnd(t, far, io.EOF))
+			require.Zero(t, c.Pending())
+			require.Zero(t, pool.Out())
+			require.EqualValues(t, n, c.Stats().FPDUsOut)
+			require.NoError(t, c.Write(count(20), nil))
+			require.ErrorIs(t, c.Flush(), syscall.EPIPE, "nothing can follow the FIN")
+			require.Empty(t, read(far))
+		})
+	}
+}
+
+// TestHalvesEnd closes our half first.
+func TestHalvesEnd(t *testing.T) {
+	for _, p := range []Params{{CRC: true}, {}, bothMarked} {
+		t.Run(fmt.Sprintf("MPA-83 our FIN ends our half alone: what the peer sends later is handed out, then its FIN is told, CRC %t, markers %t", p.CRC, p.MarkersIn), func(t *testing.T) {
+			c, near, far := openConn(t, p)
+			marks := wiretest.Marks{CRC: p.CRC}
+			frame := func(u []byte) []byte {
+				if p.MarkersIn {
+					return marks.Frame(u)
+				}
+				return wiretest.Frame(u, p.CRC)
+			}
+			write(t, far, frame(count(7))) // is there before
+			require.NoError(t, c.CloseWrite())
+			require.Empty(t, readEnd(t, far, io.EOF))
+			want := count(7)
+			for n := range 5 {
+				got, err := drain(t, c)
+				require.NoError(t, err)
+				require.Equal(t, [][]byte{want}, got)
+				got, err = drain(t, c)
+				require.NoError(t, err, "the peer has not closed")
+				require.Empty(t, got)
+				want = count(100 * n)
+				write(t, far, frame(want))
+			}
+			require.NoError(t, far.CloseWrite())
+			got, err := drain(t, c)
+			require.Equal(t, [][]byte{want}, got, "what came before the FIN comes first")
+			require.Equal(t, io.EOF, err)
+			_, ok, err := c.Next()
+			require.False(t, ok)
+			require.Equal(t, io.EOF, err)
+			require.False(t, near.Aborted())
+		})
+	}
+	t.Run("MPA-83 FIN of the peer is told as io.EOF, behind its FPDUs, and once for all", func(t *testing.T) {
+		for fpdus := range 3 {
+			c, near, far := openConn(t, Params{CRC: true})
+			for range fpdus {
+				write(t, far, helloFPDU)
+			}
+			got, err := drain(t, c)
+			require.NoError(t, err, "no FIN yet")
+			require.Len(t, got, fpdus)
+			require.NoError(t, far.CloseWrite())
+			for range 3 {
+				got, err = drain(t, c)
+				require.Empty(t, got)
+				require.Equal(t, io.EOF, err)
+			}
+			require.False(t, near.Aborted())
+			require.True(t, c.CanWrite(100), "our half stays")
+		}
 	})
 }

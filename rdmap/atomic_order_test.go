@@ -77,7 +77,7 @@ func TestAtomicOrder(t *testing.T) {
 			k.s.untouched(t)
 		})
 	}
-	t.Run("RDM-23 with IRD 0 none", func(t *testing.T) {
+	t.Run("RDM-23 IOP-38 with IRD 0 none", func(t *testing.T) {
 		k := newScene(t)
 		e, peer := newRaw(t, Config{Table: k.table})
 		seg := atomicReq(1, codeFetchAdd, 1, k.s.stag, base, 0)
@@ -102,4 +102,70 @@ func TestAtomicOrder(t *testing.T) {
 		}
 		require.Equal(t, []byte{11, 11, 11, 11, 3, 11, 11, 11, 11, 3}, kinds)
 	})
+}
+
+// TestAtomicRoom holds the answers back. Room is kept for the agreed IRD rounded up
+// to a power of two, for whatever mixture of requests, and for not one more.
+func TestAtomicRoom(t *testing.T) {
+	for _, depth := range []struct{ ird, held int }{{1, 1}, {2, 2}, {3, 4}, {4, 4}, {5, 8}} {
+		for mix, atomic := range map[string]func(i int) bool{
+			"atomic operations":                    func(int) bool { return true },
+			"a Read, then atomic operations":       func(i int) bool { return i > 0 },
+			"atomic operations and Reads by turns": func(i int) bool { return i%2 == 0 },
+			"Reads":                                func(int) bool { return false },
+		} {
+			ask := func(k *scene, i int, atomic bool) []byte {
+				if msn := uint32(i + 1); atomic {
+					return atomicReq(msn, codeFetchAdd, 100+msn, k.s.stag, base, 1)
+				}
+				return readReq(uint32(i+1), 1, 0, 8, k.s.stag, base)
+			}
+			// filled is an end that has as many requests as it has room for.
+			filled := func(t *testing.T) (*scene, *end, *raw) {
+				k := newScene(t)
+				setWord(k.s, 0, 1000)
+				cfg := k.config()
+				cfg.IRD = depth.ird
+				e, peer := newRaw(t, cfg)
+				require.Equal(t, depth.held, e.IRD())
+				for i := range depth.held {
+					peer.play(fpdu(ask(k, i, atomic(i))))
+				}
+				e.receive()
+				require.NoError(t, e.rxErr, "there is room for %d", depth.held)
+				require.Equal(t, uint64(1000), word(k.s, 0), "nothing is done before its answer is due")
+				return k, e, peer
+			}
+			t.Run(fmt.Sprintf("IOP-38 RDM-23 RDM-79 IRD %d holds %d requests, and each is answered: %s", depth.ird, depth.held, mix), func(t *testing.T) {
+				k, e, peer := filled(t)
+				settle(e)
+				require.NoError(t, e.rxErr)
+				value, answers := uint64(1000), uint32(0)
+				for i := range depth.held {
+					if !atomic(i) {
+						require.Equal(t, taggedSeg(0xc1, 0x42, 1, 0, binary.NativeEndian.AppendUint64(nil, value)...), peer.expectFPDU())
+						continue
+					}
+					answers++
+					require.Equal(t, atomicResp(answers, 101+uint32(i), value), peer.expectFPDU())
+					value++
+				}
+				require.Equal(t, value, word(k.s, 0))
+				peer.silent()
+			})
+			for _, last := range []bool{true, false} {
+				t.Run(fmt.Sprintf("IOP-38 RDM-23 RDM-79 SEC-24 IRD %d holds %d requests and not one more: %s, then atomic %t", depth.ird, depth.held, mix, last), func(t *testing.T) {
+					k, e, peer := filled(t)
+					over := ask(k, depth.held, last)
+					peer.play(fpdu(over))
+					e.receive()
+					require.Error(t, e.rxErr)
+					settle(e)
+					require.Equal(t, termULPDU(0x1203, over), peer.expectFPDU())
+					peer.silent()
+					require.Equal(t, uint64(1000), word(k.s, 0))
+				})
+			}
+		}
+	}
 }

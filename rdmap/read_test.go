@@ -55,8 +55,8 @@ func TestResponseChecks(t *testing.T) {
 		{"RDM-34 short in the second", [][]byte{first, resp(true, stag, to+40, data[40:99])}, 0x0207},
 		{"RDM-34 empty", [][]byte{resp(true, stag, to, nil)}, 0x0207},
 		{"RDM-34 more after all", [][]byte{resp(false, stag, to, data[:100]), resp(true, stag, to+100, data[100:101])}, 0x1101},
-		{"DDP-36 a Write inside", [][]byte{first, taggedSeg(0xc1, 0x40, stag, to, 1)}, 0x0206},
-		{"DDP-36 inside a Write", [][]byte{taggedSeg(0x81, 0x40, 0, 0), resp(true, stag, to, data[:100])}, 0x0206},
+		{"DDP-36 SEC-42 a Write inside", [][]byte{first, taggedSeg(0xc1, 0x40, stag, to, 1)}, 0x0206},
+		{"DDP-36 SEC-42 inside a Write", [][]byte{taggedSeg(0x81, 0x40, 0, 0), resp(true, stag, to, data[:100])}, 0x0206},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

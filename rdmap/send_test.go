@@ -107,9 +107,9 @@ func TestContinuation(t *testing.T) {
 		seg  []byte
 		code uint16
 	}{
-		{"RDM-06 other opcode", mod(1, 0x43), 0x0206},
-		{"RDM-06 the opcode with SE", mod(1, 0x46), 0x0206},
-		{"RDM-06 other Invalidate STag", mod(5, 0x79), 0x0206},
+		{"RDM-06 SEC-42 other opcode", mod(1, 0x43), 0x0206},
+		{"RDM-06 SEC-42 the opcode with SE", mod(1, 0x46), 0x0206},
+		{"RDM-06 SEC-42 other Invalidate STag", mod(5, 0x79), 0x0206},
 		{"RDM-04 opcode of a Write", mod(1, 0x40), 0x0206},
 		{"SEC-42 other QN", mod(9, 1), 0x1201},
 		{"SEC-42 QN of Terminates", mod(9, 2), 0x1201},
@@ -119,7 +119,7 @@ func TestContinuation(t *testing.T) {
 		{"DDP-34 MO one less", mod(17, 3), 0x1204},
 		{"DDP-34 MO 0", mod(17, 0), 0x1204},
 		{"DDP-42 longer than the buffer", append(append([]byte{}, next...), make([]byte, 11)...), 0x1205},
-		{"DDP-26 a Read Request inside", readReq(1, 1, 0, 1, 0x12345678, base), 0x0206},
+		{"DDP-26 SEC-42 a Read Request inside", readReq(1, 1, 0, 1, 0x12345678, base), 0x0206},
 		{"RDM-01 RV 2", mod(1, 0x84), 0x0205},
 		{"DDP-03 DV 0", mod(0, 0x40), 0x1206},
 	}
@@ -164,7 +164,7 @@ func TestContinuation(t *testing.T) {
 		require.EqualValues(t, 1, e.Stats().WritesIn)
 	})
 	for _, seg := range [][]byte{untaggedSeg(0x41, 0x43, 0, 0, 1, 0), readReq(1, 1, 0, 0, 0, 0)} {
-		t.Run(fmt.Sprintf("DDP-26 opcode octet %02x inside a Write", seg[1]), func(t *testing.T) {
+		t.Run(fmt.Sprintf("DDP-26 SEC-42 opcode octet %02x inside a Write", seg[1]), func(t *testing.T) {
 			k := newScene(t)
 			e, peer := newRaw(t, k.config())
 			k.post(e)

@@ -145,7 +145,7 @@ func TestRTR(t *testing.T) {
 		settle(e)
 		require.Equal(t, []uint64{8}, e.sent, "operations go on behind a nudge")
 	})
-	t.Run("MPA-47 a Read RTR takes MSN 1 of queue 1 and one of ORD", func(t *testing.T) {
+	t.Run("MPA-47 MPA-37 a Read RTR takes MSN 1 of queue 1 and one of ORD", func(t *testing.T) {
 		e, peer := newRaw(t, Config{Initiator: true, RTR: mpa.RTRRead, PeerToPeer: true, ORD: 1})
 		op := &Op{Kind: Read, ID: 8, RemoteSTag: 7, RemoteTO: 9}
 		ok, err := e.Submit(op)

@@ -112,7 +112,7 @@ func TestTerminateShapes(t *testing.T) {
 		"RDM-61 MSN 2":             mod(13, 2),
 		"RDM-61 MO 4":              mod(17, 4),
 		"without L":                mod(0, 0x01),
-		"tagged":                   taggedSeg(0xc1, 0x47, 0, 0, 0x11, 0, 0, 0),
+		"RDM-61 tagged":            taggedSeg(0xc1, 0x47, 0, 0, 0x11, 0, 0, 0),
 		"RDM-02 reserved bits set": mod(1, 0x77),
 		"with more than a payload": append(append([]byte{}, plain...), make([]byte, 1000)...),
 	} {

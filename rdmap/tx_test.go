@@ -45,7 +45,7 @@ func TestFence(t *testing.T) {
 
 func TestORD(t *testing.T) {
 	for ord := 1; ord <= 3; ord++ {
-		t.Run(fmt.Sprintf("RDM-22 ORD %d", ord), func(t *testing.T) {
+		t.Run(fmt.Sprintf("RDM-22 MPA-37 ORD %d", ord), func(t *testing.T) {
 			e, peer := newRaw(t, Config{Initiator: true, ORD: ord})
 			require.Equal(t, ord, e.ORD())
 			for i := range 6 {
@@ -79,7 +79,7 @@ func TestORD(t *testing.T) {
 		peer.expectBytes(unhex(t, vecTerm0000))
 		peer.silent()
 	})
-	t.Run("RDM-25 ORD can be lowered and not raised", func(t *testing.T) {
+	t.Run("RDM-25 MPA-37 ORD can be lowered and not raised", func(t *testing.T) {
 		e, _ := newRaw(t, Config{Initiator: true, ORD: 3})
 		e.LowerORD(2)
 		e.LowerORD(5)

@@ -163,7 +163,7 @@ func TestHostileIndices(t *testing.T) {
 		return q, q.Region()
 	}
 	le := binary.LittleEndian
-	t.Run("a tail too far ahead makes the queue look empty and broken", func(t *testing.T) {
+	t.Run("SEC-59 a tail too far ahead makes the queue look empty and broken", func(t *testing.T) {
 		q, r := pair(t)
 		le.PutUint64(r[offTail:], 6)
 		require.Equal(t, 1, int(q.Tail()))
@@ -171,20 +171,20 @@ func TestHostileIndices(t *testing.T) {
 		require.Nil(t, q.Next())
 		require.True(t, q.Broken())
 	})
-	t.Run("a tail behind the head", func(t *testing.T) {
+	t.Run("SEC-59 a tail behind the head", func(t *testing.T) {
 		q, r := pair(t)
 		le.PutUint64(r[offTail:], 0)
 		require.Zero(t, q.Len())
 		require.True(t, q.Broken())
 	})
-	t.Run("the consumer's own head is not read back", func(t *testing.T) {
+	t.Run("SEC-59 the consumer's own head is not read back", func(t *testing.T) {
 		q, r := pair(t)
 		le.PutUint64(r[offHead:], 77)
 		require.Equal(t, uint64(1), q.Head())
 		require.Equal(t, 1, q.Len())
 		require.False(t, q.Broken())
 	})
-	t.Run("a head beyond the tail stops the producer", func(t *testing.T) {
+	t.Run("SEC-59 a head beyond the tail stops the producer", func(t *testing.T) {
 		q, r := pair(t)
 		le.PutUint64(r[offHead:], 50)
 		require.NotNil(t, q.Slot())
@@ -192,7 +192,7 @@ func TestHostileIndices(t *testing.T) {
 		require.Nil(t, q.Slot())
 		require.True(t, q.Broken())
 	})
-	t.Run("geometry is not read again", func(t *testing.T) {
+	t.Run("SEC-59 geometry is not read again", func(t *testing.T) {
 		q, r := pair(t)
 		le.PutUint32(r[offDepth:], 1<<20)
 		le.PutUint32(r[offStride:], 1<<15)

@@ -75,16 +75,25 @@ func TestWQEInline(t *testing.T) {
 }
 
 func TestWQEHostileCounts(t *testing.T) {
-	w := make(WQE, WQESize)
-	binary.LittleEndian.PutUint16(w[10:], 0xffff)
-	require.Equal(t, 1, w.NumSGE())
-	require.False(t, w.Valid())
-	w.SetNumSGE(1)
-	require.True(t, w.Valid())
-	binary.LittleEndian.PutUint32(w[12:], 0xffffffff)
-	require.Len(t, w.Inline(), 88)
-	require.False(t, w.Valid())
-	require.False(t, w[:64].Valid())
+	t.Run("SEC-59 a count of SGEs beyond the record is cut to its room", func(t *testing.T) {
+		w := make(WQE, WQESize)
+		binary.LittleEndian.PutUint16(w[10:], 0xffff)
+		require.Equal(t, 1, w.NumSGE())
+		require.False(t, w.Valid())
+		w.SetNumSGE(1)
+		require.True(t, w.Valid())
+	})
+	t.Run("SEC-59 so is a length of inline data", func(t *testing.T) {
+		w := make(WQE, WQESize)
+		binary.LittleEndian.PutUint32(w[12:], 0xffffffff)
+		require.Len(t, w.Inline(), 88)
+		require.False(t, w.Valid())
+		w.SetHead(1, WRSend, FlagInline)
+		require.True(t, w.Valid())
+	})
+	t.Run("SEC-59 half a record is not valid", func(t *testing.T) {
+		require.False(t, make(WQE, WQESize)[:64].Valid())
+	})
 }
 
 func FuzzWQE(f *testing.F) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/softrdma/softrdma/internal/wiretest"
 	"github.com/softrdma/softrdma/pktio"
 	"github.com/softrdma/softrdma/verbs"
 	"github.com/softrdma/softrdma/verbs/iwarp"
@@ -253,5 +254,47 @@ func TestSetupPolicy(t *testing.T) {
 	} {
 		_, err := iwarp.Open(context.Background(), iwarp.Config{Backend: iwarp.Kernel, Protocol: bad})
 		require.Error(t, err, "%+v", bad)
+	}
+}
+
+// TestWrongTerminates has a peer whose last word is not as it should be: it is taken for
+// one, and what follows is the same as behind a right one.
+func TestWrongTerminates(t *testing.T) {
+	term := func(change func(b []byte)) []byte {
+		b := wiretest.Terminate(0x1203)
+		change(b)
+		return b
+	}
+	right := wiretest.Terminate(0x1203)
+	for name, words := range map[string][][]byte{
+		"on queue 0":          {term(func(b []byte) { b[9] = 0 })},
+		"on queue 1":          {term(func(b []byte) { b[9] = 1 })},
+		"with MSN 2":          {term(func(b []byte) { b[13] = 2 })},
+		"with MO 4":           {term(func(b []byte) { b[17] = 4 })},
+		"without its payload": {right[:18]},
+		"tagged":              {wiretest.Tagged(7, true, 1, 0, right[18:])},
+		"and a second one":    {right, term(func(b []byte) { b[13] = 2 })},
+		"twice the same":      {right, right},
+	} {
+		for role, begin := range map[string]func(t *testing.T) (*wiretest.Peer, end){
+			"initiator": func(t *testing.T) (*wiretest.Peer, end) { return victim(t, 2) },
+			"responder": func(t *testing.T) (*wiretest.Peer, end) {
+				o := agree(t, 2, 0, 1, plain(1, 1))
+				return o.Peer, *o.e
+			},
+		} {
+			t.Run("RDM-61 a Terminate "+name+", of a peer that was the "+role+": no answer, and the connection is closed", func(t *testing.T) {
+				t.Parallel()
+				p, e := begin(t)
+				p.Send(words...)
+				e.ended(t)
+				p.ExpectEOF() // nothing before it, and no reset
+				require.Equal(t, verbs.QPSErr, e.State())
+				var said *verbs.TerminateError
+				require.ErrorAs(t, e.Err(), &said)
+				require.True(t, said.Remote)
+				e.flushedOf(t, 2)
+			})
+		}
 	}
 }

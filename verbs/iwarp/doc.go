@@ -22,6 +22,17 @@
 // it polls, one step after the other; the two come back when it parks or stops.
 // Whoever receives writes no FPDU meanwhile, and whoever sends parses none.
 //
+// # The end of a connection
+//
+// A connection is over when [verbs.QP.Done] is closed, whoever ended it and how:
+// this is what librdmacm calls DISCONNECTED. Where it did not end in order,
+// [verbs.QP.Err] and one asynchronous event tell the reason.
+//
+// A reset by the peer is an end in order once this side has begun to disconnect, with
+// all its work completed: peers that close with octets unread answer a FIN that way.
+// Else a reset is told, as ECONNRESET, also if all work had completed: nothing tells
+// a peer that left in haste from one that died. Neither is logged above Info.
+//
 // # Limitations
 //
 // Send with Immediate does not exist on iWARP. iWARP neither encrypts nor

@@ -5,6 +5,18 @@ import (
 	"github.com/softrdma/softrdma/verbs"
 )
 
+// OpenKernelWith opens a device on the host's TCP sockets whose provider change has
+// changed. The table is the device's.
+func OpenKernelWith(p Protocol, change func(*verbs.Provider)) (*verbs.Device, *ddp.Table, error) {
+	d, err := openKernel(p)
+	if err != nil {
+		return nil, nil, err
+	}
+	prov := d.provider()
+	change(&prov)
+	return verbs.NewDevice(prov), d.table, nil
+}
+
 // OpenKernelWithKeys opens a device on the host's TCP sockets whose regions have
 // the address and the key that choose says, for tests that replay octets; where
 // it says no, those they would have anyway. The table is the device's.
@@ -28,17 +40,14 @@ func OpenKernelWithKeys(p Protocol, choose func(mem []byte) (base uint64, key ve
 // OpenKernelWithRings opens a device on the host's TCP sockets that shows the rings of
 // each queue pair made on it.
 func OpenKernelWithRings(show func(verbs.QPSetup)) (*verbs.Device, error) {
-	d, err := openKernel(Protocol{})
-	if err != nil {
-		return nil, err
-	}
-	prov := d.provider()
-	usual := prov.CreateQP
-	prov.CreateQP = func(s verbs.QPSetup) (verbs.QPOps, error) {
-		show(s)
-		return usual(s)
-	}
-	return verbs.NewDevice(prov), nil
+	d, _, err := OpenKernelWith(Protocol{}, func(prov *verbs.Provider) {
+		usual := prov.CreateQP
+		prov.CreateQP = func(s verbs.QPSetup) (verbs.QPOps, error) {
+			show(s)
+			return usual(s)
+		}
+	})
+	return d, err
 }
 
 func openKernel(p Protocol) (*device, error) {

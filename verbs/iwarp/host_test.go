@@ -26,12 +26,16 @@ func newHost(t *testing.T, c iwarp.Config) *host {
 	c.Backend = iwarp.Kernel
 	d, err := iwarp.Open(t.Context(), c)
 	require.NoError(t, err)
+	return hostOn(t, d)
+}
+
+// hostOn is newHost for a device that exists.
+func hostOn(t *testing.T, d *verbs.Device) *host {
 	closeAfter(t, d)
-	h := &host{Device: d}
-	h.lis, err = (&rdmacm.ListenConfig{Device: d}).Listen(t.Context(), "127.0.0.1:0")
+	lis, err := (&rdmacm.ListenConfig{Device: d}).Listen(t.Context(), "127.0.0.1:0")
 	require.NoError(t, err)
-	t.Cleanup(func() { h.lis.Close() })
-	return h
+	t.Cleanup(func() { lis.Close() })
+	return &host{d, lis}
 }
 
 func (h *host) counter(name string) uint64 {

@@ -27,11 +27,17 @@ type outgoing struct {
 // are 64 octets each.
 func meet(t *testing.T, proto iwarp.Protocol, receives int, set func(d *rdmacm.Dialer)) *outgoing {
 	t.Helper()
+	return meetFrom(t, kernel(t, proto).a, receives, set)
+}
+
+// meetFrom is meet from a device that exists.
+func meetFrom(t *testing.T, from *verbs.Device, receives int, set func(d *rdmacm.Dialer)) *outgoing {
+	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	t.Cleanup(func() { lis.Close() })
+	defer lis.Close()
 	o := &outgoing{dialed: make(chan error, 1)}
-	e := newEnd(t, kernel(t, proto).a, arena)
+	e := newEnd(t, from, arena)
 	o.e = &e
 	d := rdmacm.Dialer{Device: e.dev, PD: e.pd, QP: e.qp(), Prepare: receives64(&e, receives)}
 	if set != nil {

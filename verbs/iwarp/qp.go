@@ -117,7 +117,8 @@ func (d *device) qp(num uint32) (*qp, error) {
 // State is what verbs.QP.State reports.
 func (q *qp) State() verbs.QPState { return verbs.QPState(q.state.Load()) }
 
-// Err is why the stream ended; nil while it runs and after an end in order.
+// Err is why the stream ended; nil while it runs and after an end in order. That is
+// also one by a reset of the peer, if this side had begun to disconnect before.
 func (q *qp) Err() error {
 	if p := q.err.Load(); p != nil {
 		return *p

@@ -8,7 +8,6 @@ import (
 	"math"
 	"net"
 	"net/netip"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -382,47 +381,6 @@ func TestForeignHandles(t *testing.T) {
 			require.ErrorIs(t, use(), syscall.EINVAL)
 			require.Equal(t, before.QPs, l.a.Stats().QPs)
 			require.Equal(t, verbs.QPSRTS, mine.State())
-		})
-	}
-}
-
-// TestDeviceClosedUnderTraffic is SEC-57.
-func TestDeviceClosedUnderTraffic(t *testing.T) {
-	for round := range 4 {
-		l := kernel(t, iwarp.Protocol{DrainTimeout: time.Second})
-		var ps []pair
-		for range 4 {
-			ps = append(ps, l.connect(t, arena, nil))
-		}
-		var posts sync.WaitGroup
-		for i := range ps {
-			fill(ps[i].mine.mr.Bytes(), uint64(i))
-			posts.Go(func() {
-				for ps[i].mine.State() == verbs.QPSRTS {
-					_, _ = ps[i].mine.PostSend([]verbs.SendWR{{Op: verbs.OpWrite, SGL: []verbs.SGE{ps[i].mine.mr.SGE(0, arena)}, Remote: ps[i].theirs.remote}})
-				}
-			})
-		}
-		time.Sleep(time.Duration(round*3) * time.Millisecond)
-		require.NoError(t, l.b.Close())
-		t.Run("SEC-57 after Close the memory of the regions is left alone", func(t *testing.T) {
-			var after [][]byte
-			for i := range ps {
-				after = append(after, bytes.Clone(ps[i].theirs.mr.Bytes()))
-			}
-			time.Sleep(50 * time.Millisecond)
-			for i := range ps {
-				require.True(t, bytes.Equal(after[i], ps[i].theirs.mr.Bytes()), "octets came after Close")
-			}
-		})
-		t.Run("SEC-57 every queue pair is over, on both sides", func(t *testing.T) {
-			for i := range ps {
-				ps[i].over(t)
-			}
-			posts.Wait()
-			s := l.b.Stats()
-			require.Zero(t, s.QPs+s.MRs+s.CQs+s.PDs+s.SRQs)
-			require.Zero(t, s.Counter("tcp.open"))
 		})
 	}
 }

@@ -213,7 +213,7 @@ func (q *qp) transmit() (again bool) {
 // wait: for a read or an atomic to finish or, if blocked, for room to send.
 func (q *qp) issue(s *rdmap.Stream, blocked bool) (bool, error) {
 	if !q.waiting {
-		if q.failed || q.sq.next == q.sq.q.Tail() {
+		if q.failed || q.sq.next >= q.sq.q.Tail() { // a client may let its tail step back
 			return false, nil
 		}
 		copy(q.rec, q.sq.q.Record(q.sq.next))
@@ -392,7 +392,7 @@ func (q *qp) lastWords(c *conn) bool {
 			q.dev.txq.push(q)
 			return false
 		default:
-			_ = c.tcp.CloseWrite() // fails on a dead stream, which the receive side sees
+			_ = c.mpa.CloseWrite() // fails on a dead stream, which the receive side sees
 			return true
 		}
 	}
