@@ -3,8 +3,10 @@ package iwarp_test
 import (
 	"bytes"
 	"net"
+	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -175,6 +177,42 @@ func TestRingChanged(t *testing.T) {
 			require.EqualValues(t, i+1, wc.ID)
 		}
 	})
+	t.Run("SEC-59 a tail that steps back makes nothing begin again", func(t *testing.T) {
+		e, sq, _, peer := dialWithRings(t, 8192, oneRead)
+		e.send(t, theirs(e, 1, verbs.OpRead), theirs(e, 2, verbs.OpWrite), theirs(e, 3, verbs.OpWrite))
+		require.Equal(t, readOf(e, 2), meant(peer))
+		for range 2 {
+			require.Equal(t, make([]byte, 8), stretch(t, peer, 0, 0x700, 0x1000))
+		}
+		tail := tailOf(t, sq)
+		tail.Store(sq.Head() + 1)
+		require.Equal(t, sq.Head()+1, sq.Tail(), "behind the Read, which waits, and in front of the Writes, which have left")
+		peer.Send(wiretest.ReadRequest(1, 0x900, 0, 8, uint32(e.mr.Key()), e.remote.Addr)) // gives the sending side a turn
+		require.Equal(t, make([]byte, 8), stretch(t, peer, 2, 0x900, 0))
+		peer.ExpectSilence(50 * time.Millisecond)
+		tail.Store(sq.Head() + 3)
+		peer.Send(answerTo(e))
+		for i, wc := range e.wait(t, 3) {
+			require.NoError(t, wc.Err())
+			require.EqualValues(t, i+1, wc.ID)
+		}
+		e.quiet(t)
+	})
+}
+
+// tailOf finds the tail in a queue's memory, where a client that shares it has it. It is the only word of that value.
+func tailOf(t *testing.T, q *ring.Queue) *atomic.Uint64 {
+	t.Helper()
+	var tail *atomic.Uint64
+	for i := 0; i < 256; i += 8 {
+		w := (*atomic.Uint64)(unsafe.Pointer(&q.Region()[i]))
+		if w.Load() == q.Tail() {
+			require.Nil(t, tail, "two words that could be the tail")
+			tail = w
+		}
+	}
+	require.NotNil(t, tail)
+	return tail
 }
 
 // oneRead lets one Read be under way: the next one waits.
