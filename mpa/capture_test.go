@@ -141,7 +141,8 @@ func replayFPDUs(t *testing.T, b []byte, crc bool, seed uint64) (n int) {
 		require.Less(t, rounds, 1000+len(b), "the end is noticed")
 		var u ULPDU
 		var ok bool
-		if u, ok, err = c.Next(); !ok {
+		require.NoError(t, soon(func() { u, ok, err = c.Next() }))
+		if !ok {
 			continue
 		}
 		require.NoError(t, w.Write(octets(t, u), nil))

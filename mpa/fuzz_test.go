@@ -98,7 +98,8 @@ func checkNext(t require.TestingT, pool *mempool.Pool, b []byte, p Params, pos, 
 		require.Less(t, rounds, 1000+10*len(b), "the end is noticed")
 		var u ULPDU
 		var ok bool
-		if u, ok, err = c.Next(); ok {
+		require.NoError(t, soon(func() { u, ok, err = c.Next() }))
+		if ok {
 			o := make([]byte, u.Len())
 			require.Equal(t, len(o), u.CopyTo(o, 0))
 			require.True(t, bytes.Equal(o[:min(len(o), MaxHead)], u.Head(MaxHead)))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -87,7 +88,7 @@ func readEnd(t testing.TB, s *simnet.Stream, end error) []byte {
 	return b
 }
 
-// octets returns a copy of the ULPDU, taken in two ways.
+// octets returns a copy of the ULPDU, taken in three ways.
 func octets(t testing.TB, u ULPDU) []byte {
 	t.Helper()
 	b, err := taken(u)
@@ -100,37 +101,51 @@ func taken(u ULPDU) ([]byte, error) {
 	if n := u.CopyTo(b, 0); n != len(b) {
 		return nil, fmt.Errorf("CopyTo gave %d of %d octets", n, len(b))
 	}
+	half := make([]byte, len(b))
+	if n := u.CopyTo(half, len(b)/2); !bytes.Equal(half[:n], b[len(b)/2:]) {
+		return nil, fmt.Errorf("CopyTo from octet %d gave % x of % x", len(b)/2, half[:n], b)
+	}
 	if h := u.Head(MaxHead); !bytes.Equal(b[:min(len(b), MaxHead)], h) {
 		return nil, fmt.Errorf("Head gave % x of % x", h, b)
 	}
 	return b, nil
 }
 
-// patience is what a call gets that waits for nothing, on the busiest machine.
+// patience is what a call gets that waits for nothing, on the busiest machine; once
+// one was stuck, and the tests have failed, others get a second.
 const patience = 10 * time.Second
+
+var stuck atomic.Bool
 
 // soon runs f, which waits for nothing, and says so if it does not come back or
 // panics. f may not fail the test itself.
 func soon(f func()) error {
 	done := make(chan error, 1)
-	go func() {
-		defer func() {
-			var err error
-			if v := recover(); v != nil {
-				err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
-			}
-			done <- err
-		}()
-		f()
-	}()
-	late := time.NewTimer(patience)
+	go func() { done <- caught(f) }()
+	limit := patience
+	if stuck.Load() {
+		limit = time.Second
+	}
+	late := time.NewTimer(limit)
 	defer late.Stop()
 	select {
 	case err := <-done:
 		return err
 	case <-late.C:
-		return fmt.Errorf("no end within %v", patience)
+		stuck.Store(true)
+		return fmt.Errorf("no end within %v", limit)
 	}
+}
+
+// caught turns a panic of f into an error, so that other tests go on.
+func caught(f func()) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
+		}
+	}()
+	f()
+	return nil
 }
 
 // drain takes all ULPDUs there are until Next has no more, or fails.

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -271,6 +272,17 @@ func TestBothHalves(t *testing.T) {
 	}
 	require.NoError(t, err)
 
+	wait := func(c chan struct{}) bool { // false: the other half has failed
+		late := time.NewTimer(patience)
+		defer late.Stop()
+		select {
+		case <-c:
+			return true
+		case <-late.C:
+			t.Error("nothing happens any more")
+			return false
+		}
+	}
 	var wg sync.WaitGroup
 	for _, end := range []struct {
 		c *Conn
@@ -305,7 +317,9 @@ func TestBothHalves(t *testing.T) {
 						}
 						continue
 					}
-					<-tx
+					if !wait(tx) {
+						return
+					}
 					continue
 				}
 				if err := end.c.Write(data[:min(14, size(i))], [][]byte{data[min(14, size(i)):size(i)]}); err != nil {
@@ -332,7 +346,9 @@ func TestBothHalves(t *testing.T) {
 					t.Error(err)
 					return
 				case !ok:
-					<-rx
+					if !wait(rx) {
+						return
+					}
 				default:
 					if n := u.CopyTo(got, 0); n != size(i) || !bytes.Equal(got[:n], count(1500)[:n]) {
 						t.Errorf("ULPDU %d: %d octets", i, n)
