@@ -53,6 +53,7 @@ func (p *pair) pollFor(d time.Duration) {
 func TestBusyPeerIsNotSilent(t *testing.T) {
 	for name, pause := range map[string]time.Duration{"every millisecond": time.Millisecond, "every 7 ms": 7 * time.Millisecond, "every 30 ms": 30 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			bothWays(t, Config{Keepalive: Keepalive{Idle: 300 * time.Millisecond, Interval: 100 * time.Millisecond, Count: 5}}, func(t *testing.T, c Config) {
 				t.Parallel()
 				pa, pb, err := pktio.NewPipe(pktio.PipeConfig{})

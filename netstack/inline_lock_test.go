@@ -172,6 +172,56 @@ func TestPacketsThatIPWouldDrop(t *testing.T) {
 	})
 }
 
+// Somebody who is after a connection may be faster than whoever has queued segments for it: they are processed all the same.
+func TestSegmentsUnderLock(t *testing.T) {
+	needInline(t)
+	s := newSpoken(t, inet4, Config{KeepACKs: -1})
+	s.alive()
+	rounds := 3000
+	if raceEnabled {
+		rounds = 500
+	}
+	l := s.h.user.link
+	ep := s.c.user.ep
+	s.hold()
+	for at := range rounds {
+		s.send(s.frame(flagPSH, at, 1))
+		n, err := l.port.Recv(l.rx.frames, 0)
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		l.deliver(&l.rx.frames[0])
+		require.Len(t, l.rx.inline.pending, 1)
+		var now atomic.Bool
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for !now.Load() {
+				runtime.Gosched()
+			}
+			ep.LockUser()
+			ep.UnlockUser()
+		}()
+		if at%2 == 0 {
+			runtime.Gosched() // who is there waits for the lock, or is about to
+		}
+		now.Store(true)
+		l.take(0, nil)
+		<-done
+		arrived := false
+		for end := time.Now().Add(patience / 6); !arrived && time.Now().Before(end); runtime.Gosched() {
+			pieces, err := s.c.Peek()
+			require.NoError(t, err)
+			arrived = length(pieces) == 1
+		}
+		require.True(t, arrived, "octet %d", at)
+		s.c.Discard(1)
+		s.sent()
+	}
+	l.rx.mu.Unlock()
+	s.seq += uint32(rounds)
+	s.alive()
+}
+
 // A connection is aborted while segments of it arrive, at any moment: they are not processed by what is left of it.
 func TestAbortUnderSegments(t *testing.T) {
 	needInline(t)

@@ -14,7 +14,7 @@ import (
 
 // Over bad links everything arrives, and what was lost is found out by what the receiver says of it.
 func TestInlineOverBadLinks(t *testing.T) {
-	total := 8 << 20
+	total := 4 << 20
 	if raceEnabled || testing.Short() {
 		total = 2 << 20
 	}
@@ -148,7 +148,13 @@ func TestConnectionToOurselves(t *testing.T) {
 // Packets with IPv4 options or IPv6 extension headers, and those in fragments, go through IP; what they carry comes in
 // order with what does not.
 func TestPacketsThatNeedIP(t *testing.T) {
-	bothWays(t, Config{}, func(t *testing.T, c Config) {
+	t.Run("acknowledgements wait", func(t *testing.T) { testPacketsThatNeedIP(t, Config{Keepalive: Keepalive{Idle: -1}}) })
+	t.Run("or not", func(t *testing.T) { testPacketsThatNeedIP(t, Config{Keepalive: Keepalive{Idle: -1}, KeepACKs: -1}) })
+}
+
+// Keepalive is off: it would wake up what sleeps.
+func testPacketsThatNeedIP(t *testing.T, c Config) {
+	bothWays(t, c, func(t *testing.T, c Config) {
 		bothFamilies(t, func(t *testing.T, fam family) {
 			s := newSpoken(t, fam, c)
 			s.alive()
@@ -178,9 +184,15 @@ func TestPacketsThatNeedIP(t *testing.T) {
 				s.burst(frames...)
 				until(t, "the octets", func() bool { require.NoError(t, k.receive(t, s.c)); return k.at == at }, s.h)
 			}
+			// Behind an acknowledgement, of which the application hears nothing.
+			for how := range 4 {
+				s.burst(s.frame(flagACK, at, 0))
+				s.burst(next(how, 100)...)
+				until(t, "the octets", func() bool { require.NoError(t, k.receive(t, s.c)); return k.at == at }, s.h)
+			}
 			s.seq += uint32(at)
 			s.alive()
-			require.Zero(t, s.h.Stats().DropsIn+s.h.Stats().ChecksumErrors)
+			require.Zero(t, s.h.Stats().ChecksumErrors)
 		})
 	})
 }

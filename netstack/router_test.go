@@ -248,7 +248,7 @@ func TestPathMTUChanges(t *testing.T) {
 				}
 			}
 		}()
-		runEcho(t, p, 3, 8<<20)
+		runEcho(t, p, 1, 8<<20)
 		close(stop)
 		<-done
 		require.Positive(t, r.tooBig.Load())
