@@ -96,7 +96,8 @@ type Config struct {
 	Recovery Recovery
 
 	// KeepACKs is how long an acknowledgement waits for octets of ours that it can go with, while Poll is awake. 0:
-	// DefaultKeepACKs, below 0: it does not wait.
+	// DefaultKeepACKs, below 0: it does not wait. Where it is longer than a peer's retransmission timer waits, the peer
+	// sends again.
 	KeepACKs time.Duration
 
 	// Handoff lets goroutines of gVisor process the segments of established connections, rather than whoever took

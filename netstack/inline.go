@@ -173,7 +173,8 @@ func (in *inline) process(polled bool) {
 			c.ep.UnlockUser()
 			continue
 		}
-		if polled && c.plain && now-c.whole < wholeEvery && in.acks.mayWait(c) {
+		// Without octets there is nothing to acknowledge, and what an acknowledgement of the peer tells is whole work.
+		if polled && c.plain && c.debt.octets > 0 && now-c.whole < wholeEvery && in.acks.mayWait(c) {
 			in.segments(c)
 			in.acks.owe(c, now)
 			continue

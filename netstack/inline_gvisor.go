@@ -16,12 +16,12 @@ import (
 // and that nothing else has to be done with segments of an established connection.
 const inlineVersion = "v0.0.0-20260905035102-160fafc42237"
 
-// canInline reports whether the program was built with that gVisor. One built without modules cannot tell, and had to
-// bring it along.
+// canInline reports whether the program was built with that gVisor. Tests do not say what they were built with: those of
+// this module are taken to be, and no others.
 var canInline = sync.OnceValue(func() bool {
 	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return queueAt != 0
+	if !ok || queueAt == 0 {
+		return false
 	}
 	for _, m := range info.Deps {
 		if m.Path != "gvisor.dev/gvisor" {
@@ -30,9 +30,9 @@ var canInline = sync.OnceValue(func() bool {
 		if m.Replace != nil {
 			m = m.Replace
 		}
-		return m.Version == inlineVersion && queueAt != 0
+		return m.Version == inlineVersion
 	}
-	return queueAt != 0
+	return info.Main.Path == "github.com/softrdma/softrdma"
 })
 
 // handleConnected processes the segments in the queue of an endpoint that is not locked, acknowledges what is not

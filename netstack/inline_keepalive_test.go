@@ -165,3 +165,28 @@ func TestNeighbourStaysReachable(t *testing.T) {
 		require.NotEqual(t, tcpip.LinkAddress(""), p.a.known(addrB))
 	})
 }
+
+// A peer that answers the questions of a connection whose Keepalive is over in a moment is not taken for dead.
+func TestShortKeepaliveHearsAnswers(t *testing.T) {
+	bothWays(t, Config{Keepalive: Keepalive{Idle: 6 * time.Millisecond, Interval: 3 * time.Millisecond, Count: 1}}, func(t *testing.T, c Config) {
+		heard := 0
+		const conns = 20
+		for range conns {
+			s := newSpoken(t, inet4, c)
+			s.alive()
+			var err error
+			for end := time.Now().Add(60 * time.Millisecond); err == nil && time.Now().Before(end); _, err = s.c.Peek() {
+				s.h.poll(0)
+				for _, seg := range s.sent() {
+					if seg.SequenceNumber() == s.una-1 {
+						s.send(s.frame(flagACK, 0, 0))
+					}
+				}
+			}
+			if err == nil {
+				heard++
+			}
+		}
+		require.Greater(t, heard, conns/4, "on a busy machine some answers come too late")
+	})
+}
