@@ -36,7 +36,7 @@ fuzz: ## run every fuzz target FUZZTIME times (20000x)
 		$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1x $$pkg >$$out 2>&1 || { cat $$out; exit 1; }; \
 	done; echo "$$n fuzz targets ran"; test $$n -gt 0; }
 
-bench: build ## compare with the kernel's TCP, UCX and others on one wire, half an hour (root; ARGS="-quick": a minute)
+bench: build ## compare with the kernel's TCP, UCX and others on one wire (root; ARGS="-quick": a minute)
 	$(GO) run ./test/bench -softrdma $(BIN)/softrdma $(ARGS)
 
 microbench: ## run the Go benchmarks that match BENCH for BENCHTIME (1s)

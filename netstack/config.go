@@ -25,9 +25,10 @@ const (
 
 	// DefaultMinRTO is the least the retransmission timer waits. RFC 6298 asks for a second, systems use 200 ms
 	// because their peers delay acknowledgements, Linux by 40 ms. With one frame in a hundred lost, every fourth loss
-	// waits for this timer: 5 ms rather than 50 bring five times the throughput, on a link in memory, and processors
-	// with eight times the work they can do do not make it expire more often. A Linux peer that delays its
-	// acknowledgement of a lone message gets that again, until TCP has measured the delay.
+	// waits for this timer: 5 ms rather than 50 bring five times the throughput, on a link in memory. It expired four times
+	// at most in 400 MiB without any loss on processors with several times the work they could do, where one of 50 ms
+	// did twice. A Linux peer that delays its acknowledgement of a lone message gets that again, until TCP has measured
+	// the delay.
 	DefaultMinRTO = 5 * time.Millisecond
 
 	// DefaultKeepACKs is how long an acknowledgement waits for octets of ours to go with: longer than an application that

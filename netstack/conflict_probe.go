@@ -85,10 +85,8 @@ func (l *link) overhear(head []byte) (conflict bool) {
 	if !ok {
 		return false
 	}
-	if l.rx.inline != nil {
-		// What follows locks the Stack, whose locks are held by some who wait for a connection.
-		l.rx.inline.process(l.rx.polled.Load())
-	}
+	// What follows locks the Stack, whose locks are held by some who wait for a connection.
+	l.rx.inline.process(l.rx.polled.Load())
 	if met := l.others.look(c); met != nil {
 		if l.others.met(met, time.Now()) {
 			l.sendFrame(announcement(met.Addr, l.info.Addr))

@@ -22,7 +22,8 @@ import (
 // taken, by a write for instance, gVisor's own way is gone. So are, all the way, segments of connections that are not
 // established, and packets with IP options or in fragments.
 //
-// Acknowledgements are the other half of the gain, see inline_ack.go.
+// Acknowledgements are the other half of the gain, see inline_ack.go. A nil inline has no connections: all segments go
+// gVisor's way.
 type inline struct {
 	tcp   queuer
 	epoch time.Time
@@ -74,7 +75,7 @@ func newInline(s *stack.Stack, keep time.Duration, most int) *inline {
 // add makes ep one whose segments are processed inline.
 func (in *inline) add(ep *tcp.Endpoint, f *flow) {
 	info, ok := ep.Info().(*stack.TransportEndpointInfo)
-	if !ok {
+	if in == nil || !ok {
 		return
 	}
 	in.mu.Lock()
@@ -85,7 +86,7 @@ func (in *inline) add(ep *tcp.Endpoint, f *flow) {
 // drop takes ep out. Segments that come later are gVisor's affair.
 func (in *inline) drop(ep *tcp.Endpoint) {
 	info, ok := ep.Info().(*stack.TransportEndpointInfo)
-	if !ok {
+	if in == nil || !ok {
 		return
 	}
 	k := keyOf(&info.ID)
@@ -99,6 +100,9 @@ func (in *inline) drop(ep *tcp.Endpoint) {
 // takes queues pkt, which begins with its IP header, and reports true if it is for one of the connections here. The
 // IP header is known to be good. Caller holds rxSide.mu.
 func (in *inline) takes(proto tcpip.NetworkProtocolNumber, pkt *stack.PacketBuffer) bool {
+	if in == nil {
+		return false
+	}
 	b, ok := pkt.Data().PullUp(min(pkt.Data().Size(), header.IPv6MinimumSize+header.TCPMinimumSize))
 	if !ok {
 		return false
@@ -163,13 +167,16 @@ func carries(state tcp.EndpointState) bool {
 // process does TCP's work on what was queued since the last time. Acknowledgements may wait if polled says that somebody
 // will come by soon. Caller holds rxSide.mu.
 func (in *inline) process(polled bool) {
-	if len(in.pending) == 0 {
+	if in == nil || len(in.pending) == 0 {
 		return
 	}
 	now := time.Since(in.epoch)
 	for i, c := range in.pending {
 		in.pending[i], c.held = nil, false
 		if queueEmpty(c.queue) { // TCP would have none of it: no sign of life
+			if !c.debt.listed {
+				c.debt.octets = 0
+			}
 			c.ep.UnlockUser()
 			continue
 		}

@@ -14,7 +14,7 @@ import "time"
 type acks struct {
 	keep time.Duration // how long; not at all if 0 or below
 	most int           // for how many octets
-	list []*inlineConn // who owes one, in the order of time
+	list []*inlineConn // who owes one, or has paid it by octets of his own
 }
 
 // debt is what a connection owes an acknowledgement for.
@@ -45,10 +45,10 @@ func (a *acks) owe(c *inlineConn, now time.Duration) {
 
 // acknowledge sends what waited long enough, or all. Who sent octets of his own meanwhile is debt-free.
 func (in *inline) acknowledge(all bool) {
-	a := &in.acks
-	if len(a.list) == 0 {
+	if in == nil || len(in.acks.list) == 0 {
 		return
 	}
+	a := &in.acks
 	now := time.Since(in.epoch)
 	left := a.list[:0]
 	for _, c := range a.list {

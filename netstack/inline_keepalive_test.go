@@ -190,3 +190,22 @@ func TestShortKeepaliveHearsAnswers(t *testing.T) {
 		require.Greater(t, heard, conns/4, "on a busy machine some answers come too late")
 	})
 }
+
+// Octets that TCP would have none of are owed no acknowledgement.
+func TestDamagedSegmentsMakeNoDebt(t *testing.T) {
+	needInline(t)
+	s := newSpoken(t, inet4, Config{KeepACKs: forever})
+	s.alive()
+	s.hold()
+	defer s.h.user.link.rx.mu.Unlock()
+	in := s.h.user.link.rx.inline
+	in.acknowledge(true)
+	bad := s.frame(flagPSH, 0, 10)
+	bad[len(bad)-1] ^= 1
+	s.arrive(bad)
+	require.Len(t, in.conns, 1)
+	for _, c := range in.conns {
+		require.Zero(t, c.debt.octets)
+		require.False(t, c.debt.listed)
+	}
+}

@@ -185,13 +185,11 @@ func (l *link) newGRO() *gro.GRO {
 // DeliverNetworkPacket is the last step to gVisor, after segments were joined. With DeliverLinkPacket it makes link a
 // stack.NetworkDispatcher.
 func (l *link) DeliverNetworkPacket(proto tcpip.NetworkProtocolNumber, pkt *stack.PacketBuffer) {
-	if in := l.rx.inline; in != nil {
-		if in.takes(proto, pkt) {
-			return
-		}
-		// gVisor locks connections itself, for what ICMP says of them for instance: none may be locked here.
-		in.process(l.rx.polled.Load())
+	if l.rx.inline.takes(proto, pkt) {
+		return
 	}
+	// gVisor locks connections itself, for what ICMP says of them for instance: none may be locked here.
+	l.rx.inline.process(l.rx.polled.Load())
 	l.validated(pkt.RXChecksumValidated)
 	l.up.DeliverNetworkPacket(proto, pkt)
 }

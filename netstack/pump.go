@@ -64,9 +64,7 @@ func (l *link) look() int {
 	l.rx.looks.Add(1)
 	n, err := l.port.Recv(l.rx.frames, 0)
 	l.take(n, err)
-	if l.rx.inline != nil {
-		l.rx.inline.acknowledge(false)
-	}
+	l.rx.inline.acknowledge(false)
 	return n
 }
 
@@ -74,7 +72,7 @@ func (l *link) look() int {
 func (l *link) leave() {
 	l.rx.polled.Store(false)
 	// With the pump at it already, it does that before it waits.
-	if l.rx.inline != nil && l.rx.mu.TryLock() {
+	if l.rx.mu.TryLock() {
 		l.rx.inline.acknowledge(true)
 		l.rx.mu.Unlock()
 	}
@@ -112,9 +110,7 @@ func (l *link) pump() {
 func (l *link) wait() bool {
 	l.rx.mu.Lock()
 	defer l.rx.mu.Unlock()
-	if l.rx.inline != nil {
-		l.rx.inline.acknowledge(true)
-	}
+	l.rx.inline.acknowledge(true)
 	n, err := l.port.Recv(l.rx.frames, 0)
 	for sp := newSpinner(l.rx.spin); n == 0 && err == nil && sp.again(); {
 		if l.rx.polled.Load() {
@@ -135,17 +131,13 @@ func (l *link) wait() bool {
 func (l *link) catchUp() bool {
 	l.rx.mu.Lock()
 	defer l.rx.mu.Unlock()
-	if l.rx.inline != nil {
-		defer l.rx.inline.acknowledge(true)
-	}
+	defer l.rx.inline.acknowledge(true)
 	for {
 		n, err := l.port.Recv(l.rx.frames, 0)
 		if !l.take(n, err) || n == 0 {
 			return err == nil
 		}
-		if l.rx.inline != nil {
-			l.rx.inline.acknowledge(false) // what keeps coming may be of others
-		}
+		l.rx.inline.acknowledge(false) // what keeps coming may be of others
 		runtime.Gosched()
 	}
 }
@@ -167,8 +159,6 @@ func (l *link) take(n int, err error) bool {
 	if l.rx.join {
 		l.rx.gro.Flush()
 	}
-	if l.rx.inline != nil {
-		l.rx.inline.process(l.rx.polled.Load())
-	}
+	l.rx.inline.process(l.rx.polled.Load())
 	return true
 }

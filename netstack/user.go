@@ -102,18 +102,10 @@ func (u *userStack) configure() error {
 	return u.configureNetwork()
 }
 
-// admit lets segments of an established connection take the short way, if there is one.
+// admit lets segments of an established connection take the short way. A connection to ourselves does not touch the link.
 func (u *userStack) admit(uc *userConn) {
-	in := u.link.rx.inline
-	if _, err := u.ours(uc.c.remote.Addr()); in != nil && err != nil { // a connection to ourselves does not touch the link
-		in.add(uc.ep, &uc.flow)
-	}
-}
-
-// dismiss ends that.
-func (u *userStack) dismiss(ep *tcp.Endpoint) {
-	if in := u.link.rx.inline; in != nil {
-		in.drop(ep)
+	if _, err := u.ours(uc.c.remote.Addr()); err != nil {
+		u.link.rx.inline.add(uc.ep, &uc.flow)
 	}
 }
 

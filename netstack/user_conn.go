@@ -149,7 +149,7 @@ func (uc *userConn) end(abort bool) {
 // release lets go of the endpoint.
 func (uc *userConn) release(abort bool) {
 	uc.c.out.shut()
-	uc.c.st.user.dismiss(uc.ep)
+	uc.c.st.user.link.rx.inline.drop(uc.ep)
 	uc.c.gone()
 	uc.wq.EventUnregister(&uc.entry)
 	if abort {
@@ -162,7 +162,7 @@ func (uc *userConn) release(abort bool) {
 // kill ends the connection with its Stack.
 func (uc *userConn) kill() {
 	uc.c.out.shut()
-	uc.c.st.user.dismiss(uc.ep)
+	uc.c.st.user.link.rx.inline.drop(uc.ep)
 	uc.wq.EventUnregister(&uc.entry)
 	uc.ep.Abort()
 }

@@ -311,7 +311,8 @@ func (q *QP) State() QPState { return q.q.ops.State() }
 func (q *QP) Done() <-chan struct{} { return q.q.ops.Done }
 
 // Err returns why the connection is over, often a *[TerminateError]; nil while
-// it is not and after it was closed in good order.
+// it is not and after it was closed in good order, which a reset by the peer behind
+// our own disconnect is, too.
 func (q *QP) Err() error { return q.q.ops.Err() }
 
 // Modify moves q to another state: QPSSQD disconnects in good order, QPSSQE
