@@ -62,6 +62,8 @@ func (l *loop) Discard(n int) {
 
 func (l *loop) Room() int             { return 1 << 30 }
 func (l *loop) Writev([][]byte) error { return nil }
+func (l *loop) Stage() []byte         { return nil }
+func (l *loop) Commit(int) error      { panic("nothing was lent") }
 func (l *loop) MSS() int              { return testMSS }
 func (l *loop) CloseWrite() error     { return nil }
 func (l *loop) Abort()                {}

@@ -3,7 +3,7 @@ package mpa
 // ByteStream is what this package needs from TCP. The calls never block.
 //
 // Peek, Discard and Abort are used by the receive half of a [Conn], Room,
-// Writev, MSS and CloseWrite by its send half; the two may run at the same
+// Writev, Stage, Commit, MSS and CloseWrite by its send half; the two may run at the same
 // time.
 type ByteStream interface {
 	// Peek returns the octets that have arrived and were not yet discarded, in
@@ -29,6 +29,14 @@ type ByteStream interface {
 	// nothing. It borrows the parts for the call. It fails if they do not fit
 	// or the stream is dead.
 	Writev(parts [][]byte) error
+
+	// Stage lends memory in which to put octets together that Commit then sends
+	// without a further copy, or nil if the stream has none.
+	Stage() []byte
+
+	// Commit sends the first n octets of what Stage lent, as Writev would, and
+	// ends the loan. With n 0 it does only that.
+	Commit(n int) error
 
 	// MSS returns the effective maximum segment size in octets, after TCP
 	// options. It may change during the life of the stream.

@@ -17,8 +17,8 @@ type tx struct {
 	err   error // sticks
 
 	pool *mempool.Pool
-	buf  *mempool.Buf // holds the FPDUs staged since the last Flush; nil if none
-	data []byte       // buf's whole room
+	data []byte       // room for the FPDUs staged since the last Flush; nil if none
+	buf  *mempool.Buf // whose memory data is; nil if it is the stream's
 	n    int          // octets staged
 	room int          // what the stream takes at least; refreshed when it matters
 	pos  uint64       // octets handed to the stream in FPDU mode; it may wrap
@@ -57,6 +57,9 @@ func (c *Conn) CanWrite(n int) bool {
 		need += markedSize(t.pos+uint64(t.n), n)
 	} else {
 		need += FPDUSize(n)
+	}
+	if t.n > 0 && need > len(t.data) {
+		return false // the stream may have room for no more than one staging buffer
 	}
 	if t.n == 0 || need > t.room {
 		t.room = c.bs.Room()
@@ -119,6 +122,12 @@ func (c *Conn) makeRoom(size int) error {
 	if err := c.Flush(); err != nil {
 		return err
 	}
+	if t.data = c.bs.Stage(); t.data != nil {
+		if size > len(t.data) {
+			panic(fmt.Sprintf("mpa: an FPDU of %d octets does not fit the %d that the stream lends", size, len(t.data)))
+		}
+		return nil
+	}
 	b, err := t.pool.Wait(context.Background())
 	if err != nil {
 		t.err = fmt.Errorf("mpa: no staging buffer: %w", err)
@@ -137,13 +146,10 @@ func (c *Conn) makeRoom(size int) error {
 // staging buffer back. Errors stick.
 func (c *Conn) Flush() error {
 	t := &c.tx
-	if t.buf == nil {
+	if t.data == nil {
 		return t.err
 	}
-	t.parts[0] = t.data[:t.n]
-	err := c.bs.Writev(t.parts[:])
-	t.parts[0] = nil
-	if err != nil {
+	if err := t.handOver(c.bs); err != nil {
 		t.err = &Error{Code: CodeClosed, Err: err}
 	} else {
 		t.room -= t.n
@@ -151,16 +157,22 @@ func (c *Conn) Flush() error {
 		c.stats.fpdusOut.Add(t.fpdus)
 		c.stats.octetsOut.Add(uint64(t.n))
 	}
-	t.drop()
+	t.n, t.fpdus = 0, 0
 	return t.err
 }
 
-// drop gives the staging buffer back.
-func (t *tx) drop() {
-	if t.buf != nil {
-		t.buf.Release()
+// handOver lets the stream have what is staged, and its staging buffer go.
+func (t *tx) handOver(bs ByteStream) error {
+	if t.buf == nil {
+		t.data = nil
+		return bs.Commit(t.n)
 	}
-	t.buf, t.data, t.n, t.fpdus = nil, nil, 0, 0
+	t.parts[0] = t.data[:t.n]
+	err := bs.Writev(t.parts[:])
+	t.parts[0] = nil
+	t.buf.Release()
+	t.data, t.buf = nil, nil
+	return err
 }
 
 // Pending returns how many octets are staged.
@@ -179,4 +191,13 @@ func (c *Conn) CloseWrite() error {
 
 // Drop forgets what is staged and gives the staging buffer back, for a
 // connection that ends without Flush. It leaves the stream alone.
-func (c *Conn) Drop() { c.tx.drop() }
+func (c *Conn) Drop() {
+	t := &c.tx
+	switch {
+	case t.buf != nil:
+		t.buf.Release()
+	case t.data != nil:
+		_ = c.bs.Commit(0)
+	}
+	t.data, t.buf, t.n, t.fpdus = nil, nil, 0, 0
+}

@@ -89,6 +89,19 @@ func (c *Conn) Writev(parts [][]byte) error {
 	return c.out.writev(parts)
 }
 
+// Stage lends memory of TCP's own, StageSize octets of it, for Commit to send without a further copy. It returns nil
+// if there is none, as with the system's TCP. Send half.
+func (c *Conn) Stage() []byte {
+	if c.user == nil {
+		return nil
+	}
+	return c.user.lend()
+}
+
+// Commit sends the first n octets of what Stage lent, and takes all of it back; with n 0 it does only that. It takes no
+// more than Room allows, and fails as Writev does. Send half.
+func (c *Conn) Commit(n int) error { return c.user.commit(n) }
+
 // MSS returns how many octets of the stream one TCP segment carries, options counted off (the EMSS of RFC 5044). It
 // may change while the connection lives; before anything is known of the peer it is a low estimate. Send half.
 func (c *Conn) MSS() int {

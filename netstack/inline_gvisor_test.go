@@ -37,13 +37,13 @@ func TestInlineVersion(t *testing.T) {
 	require.Equal(t, module.Version, inlineVersion, "another gVisor: let TestGvisorIsAsRead tell what has changed, read that, and then change inlineVersion")
 }
 
-// gvisorTCP reads the package with which this one takes liberties, as built for this system.
-func gvisorTCP(t *testing.T) (*token.FileSet, map[string]ast.Decl) {
+// gvisorPackage reads one of the packages with which this one takes liberties, as built for this system.
+func gvisorPackage(t *testing.T, path string) (*token.FileSet, map[string]ast.Decl) {
 	var pkg struct {
 		Dir     string
 		GoFiles []string
 	}
-	require.NoError(t, json.Unmarshal(goTool(t, "list", "-json=Dir,GoFiles", "gvisor.dev/gvisor/pkg/tcpip/transport/tcp"), &pkg))
+	require.NoError(t, json.Unmarshal(goTool(t, "list", "-json=Dir,GoFiles", path), &pkg))
 	set := token.NewFileSet()
 	decls := make(map[string]ast.Decl)
 	for _, name := range pkg.GoFiles {
@@ -55,8 +55,14 @@ func gvisorTCP(t *testing.T) (*token.FileSet, map[string]ast.Decl) {
 				decls[funcName(d)] = d
 			case *ast.GenDecl:
 				for _, s := range d.Specs {
-					if s, ok := s.(*ast.TypeSpec); ok {
-						decls["type "+s.Name.Name] = &ast.GenDecl{Tok: token.TYPE, Specs: []ast.Spec{s}}
+					one := &ast.GenDecl{Tok: d.Tok, Specs: []ast.Spec{s}}
+					switch s := s.(type) {
+					case *ast.TypeSpec:
+						decls["type "+s.Name.Name] = one
+					case *ast.ValueSpec:
+						for _, n := range s.Names {
+							decls[d.Tok.String()+" "+n.Name] = one
+						}
 					}
 				}
 			}
@@ -64,6 +70,11 @@ func gvisorTCP(t *testing.T) (*token.FileSet, map[string]ast.Decl) {
 	}
 	return set, decls
 }
+
+const (
+	inTCP    = "gvisor.dev/gvisor/pkg/tcpip/transport/tcp."
+	inBuffer = "gvisor.dev/gvisor/pkg/buffer."
+)
 
 func funcName(d *ast.FuncDecl) string {
 	if d.Recv == nil {
@@ -117,58 +128,108 @@ func signature(t *testing.T, set *token.FileSet, d *ast.FuncDecl) string {
 	return types(d.Recv, d.Type.Params) + " " + types(d.Type.Results)
 }
 
-// wasLinked is what the functions that this package may call by their names are declared as. *segment and *segmentQueue
-// are unsafe.Pointer here.
+// wasLinked is what the functions and variables that this package may use by their names are declared as. Types that
+// cannot be named here are unsafe.Pointer.
 var wasLinked = map[string]string{
-	"handleConnected":                  "(*Endpoint) ()",
-	"(*Endpoint).handleSegmentsLocked": "(*Endpoint) (tcpip.Error)",
-	"(*Endpoint).handleSegmentLocked":  "(*Endpoint, *segment) (bool, tcpip.Error)",
-	"(*segmentQueue).dequeue":          "(*segmentQueue) (*segment)",
-	"(*segmentQueue).empty":            "(*segmentQueue) (bool)",
-	"(*segment).DecRef":                "(*segment) ()",
+	inTCP + "handleConnected":                      "(*Endpoint) ()",
+	inTCP + "(*Endpoint).handleSegmentsLocked":     "(*Endpoint) (tcpip.Error)",
+	inTCP + "(*Endpoint).handleSegmentLocked":      "(*Endpoint, *segment) (bool, tcpip.Error)",
+	inTCP + "(*segmentQueue).dequeue":              "(*segmentQueue) (*segment)",
+	inTCP + "(*segmentQueue).empty":                "(*segmentQueue) (bool)",
+	inTCP + "(*segment).DecRef":                    "(*segment) ()",
+	inTCP + "(*sndQueueMutex).Lock":                "(*sndQueueMutex) ()",
+	inTCP + "(*sndQueueMutex).Unlock":              "(*sndQueueMutex) ()",
+	inTCP + "(*Endpoint).isEndpointWritableLocked": "(*Endpoint) (int, tcpip.Error)",
+	inTCP + "newOutgoingSegment":                   "(stack.TransportEndpointID, tcpip.Clock, buffer.Buffer, uint32) (*segment)",
+	inTCP + "(*protectedWriteList).PushBack":       "(*protectedWriteList, *segment) ()",
+	inTCP + "(*Endpoint).sendData":                 "(*Endpoint, *segment) ()",
+	inBuffer + "(*chunkRefs).InitRefs":             "(*chunkRefs) ()",
+	inBuffer + "chunkPools":                        "[ numPools ] sync.Pool",
+	inBuffer + "viewPool":                          "sync.Pool",
 }
 
-// The functions that are called by their names are declared in gVisor as they are here, and they are all in one file.
+// What is used by its name is declared in gVisor as it is here, and in no other files than these.
 func TestLinkedDeclarations(t *testing.T) {
-	set, decls := gvisorTCP(t)
-	for name, want := range wasLinked {
-		d, ok := decls[name].(*ast.FuncDecl)
-		require.True(t, ok, "gVisor has no %s any more", name)
-		require.Nil(t, d.Type.TypeParams, name)
-		require.Equal(t, want, signature(t, set, d), name)
-	}
-	own := token.NewFileSet()
-	file, err := parser.ParseFile(own, "inline_gvisor.go", nil, parser.ParseComments)
-	require.NoError(t, err)
-	ours := strings.NewReplacer("*tcp.Endpoint", "*Endpoint", "unsafe.Pointer", "*")
-	theirs := strings.NewReplacer("*segmentQueue", "*", "*segment", "*")
-	linked := 0
-	for _, d := range file.Decls {
-		f, ok := d.(*ast.FuncDecl)
-		if !ok || f.Body != nil {
-			continue
+	theirs := strings.NewReplacer("*segmentQueue", "*", "*segment", "*", "*sndQueueMutex", "*", "*protectedWriteList", "*", "*chunkRefs", "*")
+	decls := make(map[string]map[string]ast.Decl)
+	for _, pkg := range []string{inTCP, inBuffer} {
+		var set *token.FileSet
+		set, decls[pkg] = gvisorPackage(t, strings.TrimSuffix(pkg, "."))
+		for name, want := range wasLinked {
+			name, ok := strings.CutPrefix(name, pkg)
+			if !ok {
+				continue
+			}
+			if v, ok := decls[pkg]["var "+name].(*ast.GenDecl); ok {
+				s := v.Specs[0].(*ast.ValueSpec)
+				if s.Type != nil {
+					require.Equal(t, want, printed(t, set, s.Type), name)
+				} else {
+					require.Equal(t, want, printed(t, set, s.Values[0].(*ast.CompositeLit).Type), name)
+				}
+				continue
+			}
+			d, ok := decls[pkg][name].(*ast.FuncDecl)
+			require.True(t, ok, "gVisor has no %s any more", name)
+			require.Nil(t, d.Type.TypeParams, name)
+			require.Equal(t, want, signature(t, set, d), name)
 		}
-		require.NotNil(t, f.Doc, f.Name.Name)
-		local, target, ok := strings.Cut(strings.TrimPrefix(f.Doc.List[len(f.Doc.List)-1].Text, "//go:linkname "), " ")
-		require.True(t, ok, f.Name.Name)
-		require.Equal(t, f.Name.Name, local)
-		name, ok := strings.CutPrefix(target, "gvisor.dev/gvisor/pkg/tcpip/transport/tcp.")
-		require.True(t, ok, target)
-		want, ok := wasLinked[name]
-		require.True(t, ok, "%s is not among those that were read", name)
-		require.Equal(t, theirs.Replace(want), ours.Replace(signature(t, own, f)), name)
-		linked++
 	}
-	require.GreaterOrEqual(t, linked, 5)
+	linked := 0
 	all, err := filepath.Glob("*.go")
 	require.NoError(t, err)
 	for _, name := range all {
-		b, err := os.ReadFile(name)
-		require.NoError(t, err)
-		if name != "inline_gvisor.go" && !strings.HasSuffix(name, "_test.go") {
-			require.NotContains(t, string(b), "//go:linkname", name)
+		if strings.HasSuffix(name, "_test.go") {
+			continue
 		}
+		if !strings.HasSuffix(name, "_gvisor.go") {
+			b, err := os.ReadFile(name)
+			require.NoError(t, err)
+			require.NotContains(t, string(b), "//go:linkname", name)
+			continue
+		}
+		linked += linkedIn(t, name, theirs)
 	}
+	require.Equal(t, len(wasLinked), linked)
+}
+
+// linkedIn compares what is linked in a file with wasLinked, and returns how much it is.
+func linkedIn(t *testing.T, name string, theirs *strings.Replacer) (linked int) {
+	ours := strings.NewReplacer("*tcp.Endpoint", "*Endpoint", "unsafe.Pointer", "*")
+	own := token.NewFileSet()
+	file, err := parser.ParseFile(own, name, nil, parser.ParseComments)
+	require.NoError(t, err)
+	for _, d := range file.Decls {
+		var doc *ast.CommentGroup
+		var local, is string
+		switch d := d.(type) {
+		case *ast.FuncDecl:
+			if d.Body != nil {
+				continue
+			}
+			doc, local, is = d.Doc, d.Name.Name, ours.Replace(signature(t, own, d))
+		case *ast.GenDecl:
+			s, ok := d.Specs[0].(*ast.ValueSpec)
+			if !ok || d.Doc == nil || !strings.Contains(d.Doc.List[len(d.Doc.List)-1].Text, "//go:linkname") {
+				continue
+			}
+			doc, local, is = d.Doc, s.Names[0].Name, printed(t, own, s.Type)
+		}
+		require.NotNil(t, doc, local)
+		here, target, ok := strings.Cut(strings.TrimPrefix(doc.List[len(doc.List)-1].Text, "//go:linkname "), " ")
+		require.True(t, ok, local)
+		require.Equal(t, local, here)
+		want, ok := wasLinked[target]
+		require.True(t, ok, "%s is not among those that were read", target)
+		// Lists of receivers that share memory with what they are in have no type here.
+		want = theirs.Replace(want)
+		if target == inBuffer+"chunkPools" {
+			want = strings.Replace(want, "numPools", "11", 1)
+		}
+		require.Equal(t, strings.ReplaceAll(want, " ", ""), strings.ReplaceAll(is, " ", ""), target)
+		linked++
+	}
+	return linked
 }
 
 // The segments are where this package looks for them.
@@ -212,6 +273,25 @@ var wasRead = map[string]struct{ sum, because string }{
 	"(*segmentQueue).dequeue":               {"5eaeccc3106200eb", "gives its reference away"},
 	"(*segmentQueue).empty":                 {"f111022cf8a04fde", "needs no lock"},
 	"(*segmentQueue).enqueue":               {"71b2c2fed4e0c35e", "takes a reference of its own"},
+	"(*Endpoint).Write":                     {"51713df3ac79cd20", "is what queueChunk does instead, with queueSegment"},
+	"(*Endpoint).queueSegment":              {"a451b122f016dc59", "adds to SndBufUsed and to the list what it makes a segment of, under both locks"},
+	"(*Endpoint).isEndpointWritableLocked":  {"6b15380a960ec8d7", "says that there is no room only if there is none"},
+	"newOutgoingSegment":                    {"90ea405181720bb1", "has the buffer then"},
+	"(*Endpoint).sendData":                  {"db92edf38b4cf133", "begins with the segment if nothing before it waits"},
+	"(*protectedWriteList).PushBack":        {"9470ce084ef9c25a", "needs the endpoint's lock"},
+	"type protectedWriteList":               {"d97f8432f740d1d7", "is in the sender"},
+	"type sndQueueInfo":                     {"a24c454eeaa426da", "begins with the lock"},
+	"(*segment).merge":                      {"c7d4bd5e59684775", "moves views and does not write into memory that several may share"},
+	"(*Endpoint).Readiness":                 {"231d48dbc9d32aca", "compares SndBufUsed and the buffer's size: more than full is full"},
+	"buffer newChunk":                       {"b1091b9672ecc073", "takes the memory out of the pool, clears it and gives it its first reference"},
+	"buffer (*chunk).destroy":               {"88a982ebbd1dfccb", "puts it into the pool of its length"},
+	"buffer type chunk":                     {"7ae3e4ee26ce89be", "begins with its references"},
+	"buffer type View":                      {"ce5500bd7aea67ea", "is what viewFields says"},
+	"buffer NewView":                        {"f13bd99b84afdfef", "takes a view out of the pool and overwrites all of it"},
+	"buffer (*View).Release":                {"b24a266eb6e0edc5", "forgets all and puts it back"},
+	"buffer (*View).CapLength":              {"30ca6febb647d4d2", "leaves the chunk as it is"},
+	"buffer type chunkRefs":                 {"943d541aea3b4099", "is the count alone"},
+	"buffer (*chunkRefs).InitRefs":          {"d74d930fe140e0bf", "sets the count"},
 	"(*segment).DecRef":                     {"1dcfa8ae8c25990f", "releases the segment"},
 	"newIncomingSegment":                    {"6c28702e3621c37e", "needs a packet with both headers parsed, and takes a copy of it"},
 	"startTimeWait":                         {"49483e0007fd68bd", "must not be called twice"},
@@ -220,13 +300,19 @@ var wasRead = map[string]struct{ sum, because string }{
 
 // What this package knows of gVisor beyond its documentation still holds.
 func TestGvisorIsAsRead(t *testing.T) {
-	set, decls := gvisorTCP(t)
+	set, decls := gvisorPackage(t, strings.TrimSuffix(inTCP, "."))
+	memSet, memory := gvisorPackage(t, strings.TrimSuffix(inBuffer, "."))
 	for name, was := range wasRead {
 		d, ok := decls[name]
+		set := set
+		if n, of := strings.CutPrefix(name, "buffer "); of {
+			d, ok = memory[n]
+			set = memSet
+		}
 		require.True(t, ok, "gVisor has no %s any more", name)
 		sum := sha256.Sum256([]byte(printed(t, set, d)))
 		if now := hex.EncodeToString(sum[:8]); now != was.sum {
-			t.Errorf("gVisor's %s has changed (%s). inline.go and inline_ack.go rely on this: %s. Read it with that in mind, and then write its new sum here", name, now, was.because)
+			t.Errorf("gVisor's %s has changed (%s). This package relies on this: %s. Read it with that in mind, and then write its new sum here", name, now, was.because)
 		}
 	}
 }

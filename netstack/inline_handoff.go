@@ -5,6 +5,7 @@ package netstack
 import (
 	"unsafe"
 
+	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 )
@@ -12,10 +13,13 @@ import (
 // canInline is false: this program asked for a gVisor nobody interferes with. Nothing below is ever called.
 func canInline() bool { return false }
 
-func handleConnected(*tcp.Endpoint)                                   {}
-func handleSegments(*tcp.Endpoint) tcpip.Error                        { return nil }
-func handleSegment(*tcp.Endpoint, unsafe.Pointer) (bool, tcpip.Error) { return false, nil }
-func dequeue(unsafe.Pointer) unsafe.Pointer                           { return nil }
-func queueEmpty(unsafe.Pointer) bool                                  { return false }
-func release(unsafe.Pointer)                                          {}
-func queueOf(*tcp.Endpoint) unsafe.Pointer                            { return nil }
+func uncleared() *buffer.View { return buffer.NewViewSize(buffer.MaxChunkSize) }
+
+func handleConnected(*tcp.Endpoint)                                           {}
+func handleSegments(*tcp.Endpoint) tcpip.Error                                { return nil }
+func handleSegment(*tcp.Endpoint, unsafe.Pointer) (bool, tcpip.Error)         { return false, nil }
+func dequeue(unsafe.Pointer) unsafe.Pointer                                   { return nil }
+func queueEmpty(unsafe.Pointer) bool                                          { return false }
+func release(unsafe.Pointer)                                                  {}
+func queueOf(*tcp.Endpoint) unsafe.Pointer                                    { return nil }
+func queueChunk(*tcp.Endpoint, tcpip.Clock, *buffer.View) (bool, tcpip.Error) { return false, nil }

@@ -74,6 +74,7 @@ type rxSide struct {
 
 	mu     sync.Mutex // guards what follows, and port.Recv
 	frames []pktio.Frame
+	rooms  rooms
 	head   [maxHeaders]byte
 	gro    *gro.GRO // nil where the port joins segments
 	inline *inline  // nil: gVisor's goroutines process segments

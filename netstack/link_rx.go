@@ -17,7 +17,8 @@ import (
 // oneView is up to which size a packet is not worth two pieces of memory.
 const oneView = 192
 
-// deliver hands an arrived frame to gVisor, as a copy: the frame is the port's again when this returns.
+// deliver hands an arrived frame to gVisor, as a copy but for what is in a Room: the frame is the port's again when this
+// returns.
 func (l *link) deliver(f *pktio.Frame) {
 	total := f.Len()
 	l.count.framesIn.Add(1)
@@ -145,7 +146,12 @@ func (l *link) pass(proto tcpip.NetworkProtocolNumber, f *pktio.Frame, split, to
 		plainer(first.AsSlice())
 	}
 	data := buffer.MakeWithView(first)
-	for at := split; at < total; {
+	at := split
+	if v := l.rx.rooms.take(f, split, total); v != nil {
+		_ = data.Append(v)
+		at = total
+	}
+	for at < total {
 		n := min(total-at, buffer.MaxChunkSize)
 		_ = data.Append(viewOf(f, at, at+n))
 		at += n

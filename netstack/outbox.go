@@ -4,6 +4,8 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+
+	"gvisor.dev/gvisor/pkg/buffer"
 )
 
 // writeMax is what Room promises while TCP keeps up: the most one Writev takes, and so the most that can be left over.
@@ -22,21 +24,24 @@ type outbox struct {
 	writable atomic.Bool // TCP had no room and said since that it has. Set by the carrier
 	owing    atomic.Bool // rest is not empty. Written under mu; Poll reads it without
 
-	mu     sync.Mutex // guards what follows
-	up     bool       // connected
-	fin    bool       // nothing may be written any more
-	ended  bool       // FIN was handed to TCP
-	closed bool       // the receive half let go: release TCP when all is passed on
-	err    error      // what ended the send side
-	rest   []byte     // octets TCP has not taken, the tail of *buf
-	buf    *[]byte    // from pool
-	one    [1][]byte  // rest, as the parts of a write
+	mu     sync.Mutex   // guards what follows
+	up     bool         // connected
+	fin    bool         // nothing may be written any more
+	ended  bool         // FIN was handed to TCP
+	closed bool         // the receive half let go: release TCP when all is passed on
+	err    error        // what ended the send side
+	chunk  *buffer.View // octets TCP has not taken, in memory of its own; nothing else is left then
+	rest   []byte       // octets TCP has not taken, the tail of *buf
+	buf    *[]byte      // from pool
+	one    [1][]byte    // rest, as the parts of a write
 }
 
 // sender is what an outbox asks of its carrier. Functions rather than an interface: set once, per connection.
 type sender struct {
 	// write gives TCP as many of the n octets in parts as it takes, without blocking, and returns how many.
 	write func(parts [][]byte, n int) (int, error)
+	// give lets TCP have octets in memory of its own, all or none, without blocking, and reports whether it took them.
+	give func(chunk *buffer.View) (bool, error)
 	// finish sends FIN.
 	finish func() error
 	// release lets go of a connection the user has closed. Called without mu.
@@ -107,6 +112,28 @@ func (o *outbox) writev(parts [][]byte) error {
 	return err
 }
 
+// commit is Conn.Commit for octets in memory of TCP's own.
+func (o *outbox) commit(chunk *buffer.View) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	err := o.check()
+	if err == nil && !o.passOn() {
+		err = ErrNoRoom
+	}
+	if err != nil {
+		chunk.Release()
+		return err
+	}
+	o.chunk = chunk
+	o.owing.Store(true)
+	o.writable.Store(true)
+	o.passOn()
+	if o.owing.Load() && o.err == nil {
+		o.passOn() // TCP may have had room again before it was known that something is left, as in writev
+	}
+	return o.err
+}
+
 // write hands TCP the n octets in parts, and notes if that was the end. Caller holds mu.
 func (o *outbox) write(parts [][]byte, n int) (took int, err error) {
 	// If TCP takes less its buffer is full, and its notice of room comes after this.
@@ -126,13 +153,7 @@ func (o *outbox) passOn() bool {
 	if !o.writable.Load() {
 		return false
 	}
-	o.one[0] = o.rest
-	took, err := o.write(o.one[:], len(o.rest))
-	o.one[0] = nil
-	if err != nil {
-		return false
-	}
-	if o.rest = o.rest[took:]; len(o.rest) > 0 {
+	if !o.passOnChunk() && !o.passOnRest() {
 		return false
 	}
 	o.empty()
@@ -140,6 +161,37 @@ func (o *outbox) passOn() bool {
 		_ = o.finish()
 	}
 	return true
+}
+
+// passOnChunk reports whether there was a chunk and TCP has it now.
+func (o *outbox) passOnChunk() bool {
+	if o.chunk == nil {
+		return false
+	}
+	o.writable.Store(false) // as in write
+	took, err := o.tcp.give(o.chunk)
+	if took {
+		o.chunk = nil
+	}
+	if err != nil {
+		o.failLocked(err)
+	}
+	return took
+}
+
+// passOnRest reports whether there was a rest and TCP has it now.
+func (o *outbox) passOnRest() bool {
+	if len(o.rest) == 0 {
+		return false
+	}
+	o.one[0] = o.rest
+	took, err := o.write(o.one[:], len(o.rest))
+	o.one[0] = nil
+	if err != nil {
+		return false
+	}
+	o.rest = o.rest[took:]
+	return len(o.rest) == 0
 }
 
 // closeWrite is Conn.CloseWrite.
@@ -222,8 +274,12 @@ func (o *outbox) keep(parts [][]byte, n int) {
 	o.owing.Store(true)
 }
 
-// empty gives the memory of rest back. Caller holds mu.
+// empty gives the memory of what was left back. Caller holds mu.
 func (o *outbox) empty() {
+	if o.chunk != nil {
+		o.chunk.Release()
+		o.chunk = nil
+	}
 	if o.buf != nil {
 		o.pool.Put(o.buf)
 		o.buf = nil

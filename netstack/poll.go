@@ -17,7 +17,7 @@ func (s *Stack) Poll(ev []Event, wait time.Duration) int {
 	if len(ev) == 0 {
 		panic("netstack: Poll needs room for at least one event")
 	}
-	n, stop := s.gather(ev)
+	n, _, stop := s.gather(ev)
 	if stop || wait == 0 {
 		return n
 	}
@@ -27,8 +27,12 @@ func (s *Stack) Poll(ev []Event, wait time.Duration) int {
 		spin = min(spin, wait)
 	}
 	for sp := newSpinner(spin); sp.again(); {
-		if n, stop = s.gather(ev); stop {
+		var came bool
+		if n, came, stop = s.gather(ev); stop {
 			return n
+		}
+		if came {
+			sp.renew()
 		}
 	}
 	for {
@@ -42,7 +46,7 @@ func (s *Stack) Poll(ev []Event, wait time.Duration) int {
 			s.sleep(left)
 			s.ready.up()
 		}
-		if n, stop = s.gather(ev); stop {
+		if n, _, stop = s.gather(ev); stop {
 			return n
 		}
 	}
@@ -82,11 +86,12 @@ func (s *Stack) passing() bool {
 // Wake makes a Poll that sleeps return, or else the next Poll not sleep. Any goroutine may call it.
 func (s *Stack) Wake() { s.ready.wake() }
 
-// gather takes events off the queue and does the background work they stand for. stop is true if Poll has to return.
-func (s *Stack) gather(ev []Event) (n int, stop bool) {
+// gather takes events off the queue and does the background work they stand for. came tells that frames arrived, stop
+// that Poll has to return.
+func (s *Stack) gather(ev []Event) (n int, came, stop bool) {
 	if s.kern != nil {
 		s.kern.look()
-	} else if s.user.link.look() > 0 && !s.ready.some.Load() {
+	} else if came = s.user.link.look() > 0; came && !s.ready.some.Load() {
 		// TCP's goroutines have work now; on this P they start sooner than on another.
 		runtime.Gosched()
 	}
@@ -98,7 +103,7 @@ func (s *Stack) gather(ev []Event) (n int, stop bool) {
 		ev[n] = e
 		n++
 	}
-	return n, stop || n > 0
+	return n, came, stop || n > 0
 }
 
 // sleep blocks until the ready queue kicks, or for d unless d is below 0.

@@ -29,7 +29,9 @@ func (l *link) start(spin time.Duration, fail func(error)) {
 	l.rx.frames = make([]pktio.Frame, rxBatch)
 	l.rx.spin = spin
 	l.rx.fail = fail
-	if !l.hostGSO() {
+	if l.hostGSO() {
+		l.rx.rooms.init(l.rx.frames)
+	} else {
 		l.rx.gro = l.newGRO()
 	}
 	l.rx.roused = make(chan struct{}, 1)
@@ -47,6 +49,9 @@ func (l *link) stop() error {
 	if l.rx.done != nil {
 		close(l.rx.stop)
 		<-l.rx.done
+		l.rx.mu.Lock()
+		l.rx.rooms.release()
+		l.rx.mu.Unlock()
 	}
 	return err
 }

@@ -14,12 +14,16 @@ const yieldEvery = 25 * time.Microsecond
 type spinner struct {
 	epoch      time.Time
 	next, most time.Duration // since epoch: when to offer the CPU, when to end
+	lasts      time.Duration
 }
 
 // newSpinner returns a spinner that lasts for d.
 func newSpinner(d time.Duration) spinner {
-	return spinner{epoch: time.Now(), next: yieldEvery, most: d}
+	return spinner{epoch: time.Now(), next: yieldEvery, most: d, lasts: d}
 }
+
+// renew lets the spinner last as long again as at first.
+func (s *spinner) renew() { s.most = time.Since(s.epoch) + s.lasts }
 
 // again lets other goroutines run and reports whether to look again.
 func (s *spinner) again() bool {

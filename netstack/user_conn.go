@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
@@ -21,8 +22,10 @@ type userConn struct {
 	// Set by gVisor's callback, taken back by Peek.
 	fresh atomic.Bool // something arrived or ended since the last look
 
-	in  userInbox // receive half
-	pay payload   // guarded by c.out.mu
+	in    userInbox    // receive half
+	pay   payload      // guarded by c.out.mu
+	stage *buffer.View // send half: lent by Conn.Stage
+	few   [1][]byte    // send half: the parts of a Commit that is copied
 
 	// How often askSoon has asked the peer since heard segments had arrived. Guarded by the Stack's mu.
 	asked int
@@ -56,7 +59,7 @@ func attachUserConn(c *Conn, tep tcpip.Endpoint, wq *waiter.Queue) *userConn {
 	ep := tep.(*tcp.Endpoint) // the only kind of endpoint that tcp.NewProtocol makes
 	uc := &userConn{c: c, ep: ep, wq: wq}
 	c.out.pool = &c.st.spare
-	c.out.tcp = sender{write: uc.write, finish: uc.finish, release: func() { uc.release(false) }}
+	c.out.tcp = sender{write: uc.write, give: uc.give, finish: uc.finish, release: func() { uc.release(false) }}
 	uc.flow.mss.Store(int32(c.st.user.link.info.MTU - headersFor(c.remote.Addr())))
 	// gVisor reads the owner with its lock held while it sends, and does not take it to set it.
 	ep.LockUser()

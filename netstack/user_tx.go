@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"sync/atomic"
 
+	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 )
@@ -40,6 +41,48 @@ func (uc *userConn) write(parts [][]byte, n int) (int, error) {
 		return int(took), streamError(uc.c.remote, toError(terr))
 	}
 	return int(took), nil
+}
+
+// StageSize is how many octets of memory Conn.Stage lends: what the payload of one super-frame takes.
+const StageSize = buffer.MaxChunkSize
+
+// lend is Conn.Stage.
+func (uc *userConn) lend() []byte {
+	if !canInline() {
+		return nil
+	}
+	if uc.stage == nil {
+		uc.stage = uncleared()
+	}
+	return uc.stage.AsSlice()
+}
+
+// commit is Conn.Commit. Few octets are copied to memory of their size, or a connection could hold a multiple of its
+// buffer in memory.
+func (uc *userConn) commit(n int) error {
+	v := uc.stage
+	uc.stage = nil
+	if n >= StageSize/2 {
+		v.CapLength(n)
+		return uc.c.out.commit(v)
+	}
+	defer v.Release()
+	if n == 0 {
+		return nil
+	}
+	uc.few[0] = v.AsSlice()[:n]
+	err := uc.c.out.writev(uc.few[:])
+	uc.few[0] = nil
+	return err
+}
+
+// give is sender.give.
+func (uc *userConn) give(chunk *buffer.View) (bool, error) {
+	took, terr := queueChunk(uc.ep, uc.c.st.user.tcp.Clock(), chunk)
+	if terr != nil && !wouldBlock(terr) {
+		return false, streamError(uc.c.remote, toError(terr))
+	}
+	return took, nil
 }
 
 // finish is sender.finish.

@@ -63,9 +63,9 @@ type segment struct {
 	end     int // of the TCP payload, which may be before the end of a padded frame
 }
 
-// tcpSegment finds the TCP segment in an Ethernet frame. It returns false for everything else, fragments and IPv6
-// extension headers included.
-func tcpSegment(b []byte) (segment, bool) {
+// tcpSegment finds the TCP segment in an Ethernet frame of size octets, of which b has the first. It returns false for
+// everything else, fragments and IPv6 extension headers included, and where b lacks a part of TCP's header that matters.
+func tcpSegment(b []byte, size int) (segment, bool) {
 	const (
 		ipv4, ipv6 = 0x0800, 0x86dd
 		tcp        = 6
@@ -93,7 +93,7 @@ func tcpSegment(b []byte) (segment, bool) {
 	default:
 		return s, false
 	}
-	if s.end > len(ip) || s.end < s.start+tcpHeader {
+	if s.end > size-EthernetHeader || s.end < s.start+tcpHeader || len(ip) < s.start+tcpHeader {
 		return s, false
 	}
 	s.payload = s.start + int(ip[s.start+12]>>4)*4

@@ -107,7 +107,7 @@ func TestTCPSegment(t *testing.T) {
 		{"IPv6 longer than the frame", edit(v6, 18, 0, 121), segment{}, false},
 		{"ARP", edit(v4, 12, 8, 6), segment{}, false},
 	} {
-		s, ok := tcpSegment(c.b)
+		s, ok := tcpSegment(c.b, len(c.b))
 		require.Equal(t, c.ok, ok, c.name)
 		if ok {
 			require.Equal(t, c.want, s, c.name)
@@ -115,7 +115,7 @@ func TestTCPSegment(t *testing.T) {
 	}
 	for _, whole := range [][]byte{v4, v6} {
 		for n := range whole {
-			_, ok := tcpSegment(whole[:n])
+			_, ok := tcpSegment(whole[:n], n)
 			require.False(t, ok, "prefix of %d octets", n)
 		}
 	}
@@ -129,7 +129,7 @@ func FuzzTCPSegment(f *testing.F) {
 		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		s, ok := tcpSegment(b)
+		s, ok := tcpSegment(b, len(b))
 		if ok && !(EthernetHeader+20 <= s.start && s.start+20 <= s.payload && s.payload <= s.end && s.end <= len(b)) {
 			t.Fatalf("%+v in %d octets", s, len(b))
 		}

@@ -81,7 +81,7 @@ func (f *Faults) active() bool { return f.Loss > 0 || f.Duplicate > 0 || f.holds
 // flip flips one bit of frame and treats its checksum as FixChecksum demands. It returns false, with nothing
 // changed but a checksum finished, if no octet may be hit.
 func (f *Faults) flip(frame []byte, o *Offload, r *rand.Rand) bool {
-	seg, tcp := tcpSegment(frame)
+	seg, tcp := tcpSegment(frame, len(frame))
 	from, to := 0, len(frame)
 	if !f.CorruptAnywhere {
 		if !tcp {

@@ -13,13 +13,17 @@ type PacketConfig struct {
 	// Addrs are the IP addresses that are ours. IP packets to others are not received, unless they go to a group: they
 	// are for the kernel, which shares the Ethernet address. None, or more than 16: all packets are received.
 	Addrs []netip.Addr
-	// RingFrames is how many received frames the kernel keeps for us; further ones are dropped. 0 means 256. The
-	// ring takes RingFrames times MaxFrame octets of memory, 17 MiB with both at 0; it should hold more than a
-	// peer may send unacknowledged, and may take 256 MiB at most.
+	// RingFrames is how many received frames the kernel keeps for us; further ones are dropped. 0 means as many as 8 MiB
+	// have room for, 256 at least and 4096 at most.
 	RingFrames int
 	// MaxFrame is the longest frame that can be received, in octets; longer ones are dropped. 0 means 65549, the
 	// longest super-frame.
 	MaxFrame int
+	// WholeRing makes each place of the ring as long as MaxFrame, as it is without CAP_NET_ADMIN in any case. The kernel
+	// then copies all frames into the ring, and RingFrames times MaxFrame may be 256 MiB at most; 0 RingFrames means
+	// 256 then. Otherwise the places are as long as the MTU, and longer frames wait as they are, up to 16 MiB of them,
+	// until they are received: that is one copy less.
+	WholeRing bool
 	// SendBuffer is how many octets may wait in the kernel before Send finds no room. 0 means 8 MiB.
 	SendBuffer int
 	// DownGrace is how long the interface may be down before Recv reports it with an error matching
@@ -38,6 +42,7 @@ type PacketStats struct {
 	RxFrames, RxOctets uint64 // received
 	RxSuper            uint64 // received super-frames, also in RxFrames
 	RxRingFull         uint64 // dropped by the kernel because the ring was full
+	RxQueueFull        uint64 // dropped because too many octets of frames longer than the MTU waited
 	RxTooLong          uint64 // dropped because they were longer than MaxFrame
 	RxTagged           uint64 // dropped because they had a VLAN tag
 	TxFrames, TxOctets uint64 // taken by the kernel
@@ -49,6 +54,8 @@ type PacketStats struct {
 
 const (
 	defaultRingFrames = 256
+	defaultRingMost   = 4096
+	defaultRingOctets = 8 << 20
 	defaultSendBuffer = 8 << 20
 	defaultDownGrace  = 10 * time.Second
 	maxRingMaxFrame   = 512 << 10

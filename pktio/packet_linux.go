@@ -14,11 +14,11 @@ import (
 )
 
 // Packet is a port on a network interface by way of an AF_PACKET socket: a TPACKET_V2 ring shared with the kernel for
-// receive, sendmsg for transmit, and a virtio_net_hdr with each frame both ways, so that super-frames pass whole.
+// receive, by which super-frames are announced that are then read from the socket, sendmsg for transmit, and a virtio_net_hdr with each frame both ways, so that super-frames pass whole.
 //
 // It sees frames to the interface's address and to groups (all frames if Promiscuous), as the kernel does, which keeps
 // handling them too: our stack must use an IP address that the kernel does not have. Recv with a wait of 0 makes no
-// system call.
+// system call but to read a super-frame.
 type Packet struct {
 	link Link
 	dev  iface
@@ -33,8 +33,8 @@ type Packet struct {
 	rx packetRx
 	tx packetTx
 
-	rxFrames, rxOctets, rxSuper, rxTooLong, rxTagged atomic.Uint64
-	txFrames, txOctets, txSuper, txNoRoom, txErrors  atomic.Uint64
+	rxFrames, rxOctets, rxSuper, rxTooLong, rxTagged, rxQueueFull atomic.Uint64
+	txFrames, txOctets, txSuper, txNoRoom, txErrors               atomic.Uint64
 
 	statsMu  sync.Mutex
 	ringFull uint64 // guarded by statsMu: the kernel forgets what it has told
@@ -76,9 +76,6 @@ func (c *PacketConfig) setDefaults() error {
 	if c.Interface == "" {
 		return fmt.Errorf("pktio: no interface named: set PacketConfig.Interface: %w", unix.EINVAL)
 	}
-	if c.RingFrames == 0 {
-		c.RingFrames = defaultRingFrames
-	}
 	if c.MaxFrame == 0 {
 		c.MaxFrame = MaxSuperFrame
 	}
@@ -91,7 +88,7 @@ func (c *PacketConfig) setDefaults() error {
 	switch {
 	case c.MaxFrame < EthernetHeader+minMTU || c.MaxFrame > maxRingMaxFrame:
 		return fmt.Errorf("pktio: the longest frame is from %d to %d octets, not %d: %w", EthernetHeader+minMTU, maxRingMaxFrame, c.MaxFrame, unix.EINVAL)
-	case c.RingFrames < 2 || c.RingFrames > maxRingOctets/c.MaxFrame:
+	case c.RingFrames != 0 && c.RingFrames < 2 || c.RingFrames > maxRingOctets/c.MaxFrame:
 		return fmt.Errorf("pktio: a ring for frames of %d octets has 2 to %d of them, not %d: %w", c.MaxFrame, maxRingOctets/c.MaxFrame, c.RingFrames, unix.EINVAL)
 	case c.SendBuffer < 0 || c.SendBuffer > math.MaxInt32/2:
 		return fmt.Errorf("pktio: a send buffer cannot have %d octets: %w", c.SendBuffer, unix.EINVAL)
@@ -122,6 +119,7 @@ func (p *Packet) setup(fd int, c *PacketConfig) error {
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, c.SendBuffer) != nil {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, c.SendBuffer)
 	}
+	p.rx.queueLong(fd, p.link.MTU, c)
 	if err := p.rx.mapRing(fd, c); err != nil {
 		return err
 	}
@@ -177,7 +175,7 @@ func (p *Packet) Link() Link { return p.link }
 func (p *Packet) Stats() PacketStats {
 	return PacketStats{
 		RxFrames: p.rxFrames.Load(), RxOctets: p.rxOctets.Load(), RxSuper: p.rxSuper.Load(),
-		RxRingFull: p.readRingFull(), RxTooLong: p.rxTooLong.Load(), RxTagged: p.rxTagged.Load(),
+		RxRingFull: p.readRingFull(), RxQueueFull: p.rxQueueFull.Load(), RxTooLong: p.rxTooLong.Load(), RxTagged: p.rxTagged.Load(),
 		TxFrames: p.txFrames.Load(), TxOctets: p.txOctets.Load(), TxSuper: p.txSuper.Load(),
 		TxNoRoom: p.txNoRoom.Load(), TxErrors: p.txErrors.Load(), Outages: p.dev.outages.Load(),
 	}

@@ -12,7 +12,7 @@ func TestPacketRing(t *testing.T) {
 	enterNetns(t)
 	newVeth(t, 1500)
 	a := openPacket(t, PacketConfig{Interface: vethA})
-	b := openPacket(t, PacketConfig{Interface: vethB, RingFrames: 20, MaxFrame: 60000})
+	b := openPacket(t, PacketConfig{Interface: vethB, RingFrames: 20, MaxFrame: 60000, WholeRing: true})
 	slots := b.rx.slots
 	require.GreaterOrEqual(t, slots, 20)
 	require.Greater(t, len(b.rx.ring), b.rx.block, "more than one block")

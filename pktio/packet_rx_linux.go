@@ -29,14 +29,18 @@ const (
 // packetRx is the receive half of a Packet: whoever is in Recv may touch it.
 type packetRx struct {
 	ring     []byte
-	block    int // octets
-	slot     int // octets
-	perBlock int // slots
-	slots    int // in all
-	cur      int // the slot the kernel fills next, as far as we have seen
-	lent     int // slots before cur that are not given back
+	block    int         // octets
+	slot     int         // octets
+	longest  int         // octets a frame may have
+	room     int         // octets of a frame that a slot has room for
+	long     *longFrames // where frames come from that have more; nil if none may have
+	perBlock int         // slots
+	slots    int         // in all
+	cur      int         // the slot the kernel fills next, as far as we have seen
+	lent     int         // slots before cur that are not given back
 
-	empty uint32 // polls since the last look
+	empty  uint32 // polls since the last look
+	broken error  // there is no more to be had
 
 	// For tryRecv and lookFd, which are made into functions once so that Recv does not allocate.
 	try   func(fd uintptr) bool
@@ -47,17 +51,38 @@ type packetRx struct {
 	armed bool // the next look at a down interface is seen to
 }
 
+// queueLong lets frames that are longer than the interface's MTU come by way of the socket's receive queue, if there are
+// to be such, so that the ring has slots for the others only.
+func (r *packetRx) queueLong(fd, mtu int, c *PacketConfig) {
+	r.longest, r.room = c.MaxFrame, c.MaxFrame
+	if c.WholeRing || c.MaxFrame <= mtu+EthernetHeader {
+		return
+	}
+	// What the kernel lets everyone have holds a handful of super-frames.
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, longQueue) != nil ||
+		unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_COPY_THRESH, 1) != nil {
+		return
+	}
+	r.room = mtu + EthernetHeader
+	r.long = new(longFrames)
+	r.long.fetch = r.long.fetchFd
+}
+
 // mapRing makes the ring on fd and maps it.
 func (r *packetRx) mapRing(fd int, c *PacketConfig) error {
 	// An odd count of cache lines spreads the slots over all sets of the cache.
 	const line = 64
-	r.slot = (c.MaxFrame+slotHeader+line-1)/line*line | line
+	r.slot = (r.room+slotHeader+line-1)/line*line | line
+	frames := c.RingFrames
+	if frames == 0 {
+		frames = min(max(defaultRingOctets/r.slot, defaultRingFrames), defaultRingMost)
+	}
 	r.block = ringBlock
-	for r.block/2 >= r.slot*c.RingFrames && r.block/2 >= os.Getpagesize() {
+	for r.block/2 >= r.slot*frames && r.block/2 >= os.Getpagesize() {
 		r.block /= 2
 	}
 	r.perBlock = r.block / r.slot
-	blocks := (c.RingFrames + r.perBlock - 1) / r.perBlock
+	blocks := (frames + r.perBlock - 1) / r.perBlock
 	r.slots = blocks * r.perBlock
 	req := unix.TpacketReq{
 		Block_size: uint32(r.block), Block_nr: uint32(blocks),
@@ -108,8 +133,10 @@ func (p *Packet) Recv(batch []Frame, wait time.Duration) (int, error) {
 	}
 	r := &p.rx
 	r.giveBack()
-	n, err := p.take(batch), error(nil)
-	if n == 0 && len(batch) > 0 {
+	n, err := p.take(batch), r.broken
+	if n > 0 {
+		err = nil
+	} else if err == nil && len(batch) > 0 {
 		if wait != 0 {
 			n, err = p.park(batch, wait)
 		} else if r.empty++; r.empty >= lookEvery {
@@ -145,7 +172,7 @@ func (p *Packet) leave(n int) (closed bool) {
 func (p *Packet) take(batch []Frame) int {
 	r := &p.rx
 	n, octets, super := 0, 0, 0
-	for n < len(batch) {
+	for n < len(batch) && r.broken == nil {
 		if r.lent == r.slots/2 {
 			if n > 0 {
 				break
@@ -162,22 +189,21 @@ func (p *Packet) take(batch []Frame) int {
 		if r.cur++; r.cur == r.slots {
 			r.cur = 0
 		}
-		if h.Snaplen < h.Len || h.Snaplen < EthernetHeader {
-			p.rxTooLong.Add(1)
-			continue
-		}
-		if status&unix.TP_STATUS_VLAN_VALID != 0 {
-			p.rxTagged.Add(1)
+		if !p.wanted(h, status) {
 			continue
 		}
 		at += int(h.Mac)
 		f := &batch[n]
-		f.Data = append(f.Data[:0], r.ring[at:at+int(h.Snaplen):at+int(h.Snaplen)])
+		if data := r.ring[at : at+int(h.Snaplen) : at+int(h.Snaplen)]; status&unix.TP_STATUS_COPY == 0 {
+			f.Data = append(f.Data[:0], data)
+		} else if !p.fetch(n, f, data, int(h.Len)) {
+			continue
+		}
 		f.Offload = parseVnet(r.ring[at-vnetHdrLen : at])
 		if f.GSO != GSONone {
 			super++
 		}
-		octets += int(h.Snaplen)
+		octets += int(h.Len)
 		n++
 	}
 	if n == 0 {
@@ -194,6 +220,37 @@ func (p *Packet) take(batch []Frame) int {
 		p.rxSuper.Add(uint64(super))
 	}
 	return n
+}
+
+// wanted counts and drops frames that are not for the receiver.
+func (p *Packet) wanted(h *unix.Tpacket2Hdr, status uint32) bool {
+	r := &p.rx
+	queued := status&unix.TP_STATUS_COPY != 0
+	switch {
+	case h.Len < EthernetHeader, int(h.Len) > r.longest:
+		p.rxTooLong.Add(1)
+	case status&unix.TP_STATUS_VLAN_VALID != 0:
+		p.rxTagged.Add(1)
+	case h.Snaplen < h.Len && !queued:
+		p.rxQueueFull.Add(1)
+	default:
+		return true
+	}
+	if queued {
+		r.broken = r.long.drop(p)
+	}
+	return false
+}
+
+// fetch makes f, at place i of its batch, the oldest of the long frames. It has size octets, the first of which are data.
+func (p *Packet) fetch(i int, f *Frame, data []byte, size int) bool {
+	r := &p.rx
+	room := f.Room
+	if len(room) < size {
+		room = r.long.place(i, size)
+	}
+	f.Data, r.broken = r.long.next(p, f.Data[:0], data, room, size)
+	return r.broken == nil
 }
 
 func parseVnet(b []byte) Offload {
@@ -238,8 +295,10 @@ func (p *Packet) park(batch []Frame, wait time.Duration) (int, error) {
 		p.alarm.arm(p.file, deadline)
 		err := p.raw.Read(r.try)
 		switch {
-		case r.n > 0 || r.err != nil:
-			return r.n, r.err
+		case r.n > 0:
+			return r.n, nil
+		case r.err != nil:
+			return 0, r.err
 		case err == nil:
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			p.alarm.rang()
@@ -262,7 +321,8 @@ func (p *Packet) park(batch []Frame, wait time.Duration) (int, error) {
 // tryRecv is asked by the poller, before it waits and at each event. It returns true to end the wait.
 func (p *Packet) tryRecv(fd uintptr) bool {
 	r := &p.rx
-	if r.n = p.take(r.batch); r.n > 0 {
+	if r.n = p.take(r.batch); r.n > 0 || r.broken != nil {
+		r.err = r.broken
 		return true
 	}
 	p.lookFd(fd)
@@ -276,6 +336,9 @@ func (p *Packet) glance(batch []Frame) (int, error) {
 	_ = p.raw.Control(r.look)
 	if n := p.take(batch); n > 0 {
 		return n, nil
+	}
+	if r.broken != nil {
+		return 0, r.broken
 	}
 	return 0, r.err
 }

@@ -32,7 +32,7 @@ var (
 // Port is one end of a link. Implementations are [Packet], [XDP], [Pipe], [Faulty] and the capture tap.
 type Port interface {
 	// Recv fills batch from its start with frames that arrived and returns how many. It reuses the Data slices it
-	// finds in batch and overwrites all else. Without a frame at hand it returns at once if wait is 0, waits at
+	// finds in batch, may use Room, and overwrites all else. Without a frame at hand it returns at once if wait is 0, waits at
 	// most that long if wait is above 0, and until a frame arrives if wait is below 0.
 	//
 	// The octets are lent until the next Recv. One goroutine at a time may receive.
@@ -59,6 +59,10 @@ type Port interface {
 type Frame struct {
 	// Data is the frame from the Ethernet destination address on. Ports refill the slice with append(Data[:0], ...).
 	Data [][]byte
+	// Room is memory of the receiver's, or nothing, that a port may put the octets of a received frame into rather than
+	// into memory of its own; those of a TCP payload begin at its start. A piece of Data that begins where Room does is
+	// not lent: it stays as it is until the receiver calls Recv with that Room again. Of no meaning for Send.
+	Room []byte
 	Offload
 }
 

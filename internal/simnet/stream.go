@@ -13,7 +13,7 @@ import (
 // with TCP's manners: bounded buffers, FIN behind the last octet, reset.
 //
 // One goroutine may read (Peek, Discard, Abort) while another one writes (Room,
-// Writev, CloseWrite).
+// Writev, Stage, Commit, CloseWrite).
 type Stream struct {
 	pair *pair
 	peer *Stream
@@ -32,7 +32,8 @@ type Stream struct {
 	peeked  int        // octets of the last Peek
 	pieces  [][]byte   // of the last Peek
 
-	writes int // calls of Writev that took something
+	stage  []byte // what Stage lends; nil: nothing
+	writes int    // calls of Writev that took something
 }
 
 // pair is what both ends share; mu guards everything in them but the octets
@@ -225,6 +226,36 @@ func (s *Stream) Writev(parts [][]byte) error {
 	s.writes++
 	s.peer.signal()
 	return nil
+}
+
+// Lend makes Stage lend n octets of memory; 0: none, as at first.
+func (s *Stream) Lend(n int) {
+	s.pair.mu.Lock()
+	defer s.pair.mu.Unlock()
+	s.stage = nil
+	if n > 0 {
+		s.stage = make([]byte, n)
+	}
+}
+
+// Stage lends memory for Commit, if Lend said so.
+func (s *Stream) Stage() []byte {
+	s.pair.mu.Lock()
+	defer s.pair.mu.Unlock()
+	return s.stage
+}
+
+// Commit is Writev of the first n octets of what Stage lent, which are not the
+// writer's any more.
+func (s *Stream) Commit(n int) error {
+	if n == 0 {
+		return nil
+	}
+	err := s.Writev([][]byte{s.stage[:n]})
+	for i := range s.stage[:n] {
+		s.stage[i] = 0xdb
+	}
+	return err
 }
 
 // span returns n octets of the ring from the at'th on.

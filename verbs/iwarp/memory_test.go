@@ -2,6 +2,7 @@ package iwarp_test
 
 import (
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -36,7 +37,9 @@ func TestMemory(t *testing.T) {
 			SGL: []verbs.SGE{p.mine.mr.SGE(0, arena)}, Remote: p.theirs.remote})
 		require.NoError(t, p.mine.wait(t, 1)[0].Err())
 		m = transmit()
-		require.Positive(t, m.Resident)
+		if strings.HasSuffix(t.Name(), "/kernel") { // other TCPs may have memory of their own to put FPDUs together in
+			require.Positive(t, m.Resident)
+		}
 		require.LessOrEqual(t, m.InHuge, m.Resident)
 
 		require.NoError(t, l.a.Close())

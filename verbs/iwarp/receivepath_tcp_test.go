@@ -128,6 +128,8 @@ func (m *memTCP) Abort() {
 	}
 }
 
+func (m *memTCP) Stage() []byte              { return nil }
+func (m *memTCP) Commit(int) error           { panic("nothing was lent") }
 func (m *memTCP) MSS() int                   { return memMSS }
 func (m *memTCP) Connected() (bool, error)   { return true, nil }
 func (m *memTCP) SetOwner(any)               {}

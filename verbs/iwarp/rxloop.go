@@ -68,17 +68,19 @@ func (d *device) rxLoop() {
 	}
 }
 
-// receive does one turn of the role. The device's own goroutine waits for
-// something to do if no application polls. It reports whether the device is closed.
-func (d *device) receive(own bool) bool {
+// receive does one turn of the role, and then sends what that or a peer's window
+// has made ready: on a goroutine of its own it would only have to wait for a
+// processor. The device's own goroutine waits for something to do if no
+// application polls. It reports whether the device is closed.
+func (d *device) receive(own bool) (closed bool) {
 	r := &d.role
 	if own {
 		r.mu.Lock()
 	} else if !r.mu.TryLock() {
 		return false
 	}
-	defer r.mu.Unlock()
 	if r.over {
+		r.mu.Unlock()
 		return true
 	}
 	wait := time.Duration(0)
@@ -86,6 +88,8 @@ func (d *device) receive(own bool) bool {
 		wait = d.pollWait()
 	}
 	n := d.stack.Poll(r.events[:], wait)
+	d.txq.begin()
+	defer d.txq.end()
 	for _, e := range r.events[:n] {
 		if e.Listener != nil {
 			if l := d.listeners[e.Listener]; l != nil {
@@ -108,8 +112,11 @@ func (d *device) receive(own bool) bool {
 	if own {
 		d.timers.expire(time.Now())
 	}
-	r.over = d.commands()
-	return r.over
+	closed = d.commands()
+	r.over = closed
+	r.mu.Unlock()
+	d.serveQueued()
+	return closed
 }
 
 // died ends what a stack without a link cannot serve any more.
@@ -132,9 +139,7 @@ func (d *device) conflict(met *netstack.Conflict) {
 	d.log.log(slog.LevelWarn, met.Error(), "frames", met.Count)
 }
 
-// progress is the turn of an application that has polled in vain. It also
-// sends what the turn, or a peer's window, has made ready: the application's
-// goroutine is the sending one of the two.
+// progress is the turn of an application that has polled in vain.
 func (d *device) progress() {
 	r := &d.role
 	r.polls.Add(1)
@@ -142,12 +147,13 @@ func (d *device) progress() {
 		r.polled.Store(true)
 		d.stack.Wake() // the device's own goroutine leaves the stack to us
 	}
-	d.txq.begin()
-	defer d.txq.end()
 	if d.receive(false) {
 		r.rouse()
-		return
 	}
+}
+
+// serveQueued sends what is ready to be sent.
+func (d *device) serveQueued() {
 	for range progressTurns {
 		q := d.txq.tryPop()
 		if q == nil {
@@ -157,8 +163,8 @@ func (d *device) progress() {
 	}
 }
 
-// progressTurns bounds the queue pairs an application serves before it looks
-// for its completion again.
+// progressTurns bounds the queue pairs that are served before the port, or an
+// application's completion, is looked for again.
 const progressTurns = 4
 
 // parked tells that an application goes to sleep: nobody else may be polling.
