@@ -2,7 +2,8 @@ package mpa
 
 import (
 	"encoding/binary"
-	"hash/crc32"
+
+	"github.com/softrdma/softrdma/internal/crc32c"
 )
 
 // writeMarked is Write, for n ULPDU octets, where the peer asked for markers.
@@ -30,7 +31,7 @@ func (c *Conn) writeMarked(n int, head []byte, payload [][]byte) error {
 	w.put(zero[:FPDUSize(n)-lengthLen-n]) // pad, a marker before the CRC field, and this where CRC is off
 	if t.crc {
 		body := w.b[:size-crcLen]
-		putCRC(w.b[size-crcLen:], crc32.Update(0, castagnoli, body))
+		putCRC(w.b[size-crcLen:], crc32c.Update(0, body))
 	}
 	t.n += size
 	t.fpdus++

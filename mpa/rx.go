@@ -3,8 +3,9 @@ package mpa
 import (
 	"encoding/binary"
 	"errors"
-	"hash/crc32"
 	"io"
+
+	"github.com/softrdma/softrdma/internal/crc32c"
 )
 
 // discardBatch is how many octets of handed-out FPDUs may pile up before they go
@@ -79,7 +80,7 @@ func (c *Conn) take() (ULPDU, bool, error) {
 	if len(s) < size {
 		return c.takeSpread()
 	}
-	if r.crc && crc32.Update(0, castagnoli, s[:size-crcLen]) != getCRC(s[size-crcLen:]) {
+	if r.crc && crc32c.Update(0, s[:size-crcLen]) != getCRC(s[size-crcLen:]) {
 		return ULPDU{}, false, c.crcError()
 	}
 	if r.off += size; len(s) == size {
@@ -110,7 +111,7 @@ func (c *Conn) takeSpread() (ULPDU, bool, error) {
 	u.first, u.next = at.rest(), at.i+1
 	u.first = u.first[:min(n, len(u.first))]
 	if r.crc {
-		crc := crc32.Update(0, castagnoli, b[:lengthLen])
+		crc := crc32c.Update(0, b[:lengthLen])
 		crc = at.sum(crc, size-lengthLen-crcLen)
 		at.read(b)
 		if crc != getCRC(b) {

@@ -4,8 +4,8 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"hash/crc32"
 
+	"github.com/softrdma/softrdma/internal/crc32c"
 	"github.com/softrdma/softrdma/mempool"
 )
 
@@ -109,7 +109,7 @@ func (c *Conn) Write(head []byte, payload [][]byte) error {
 	clear(b[at:]) // pad, and the CRC field where CRC is off
 	if t.crc {
 		body := b[:size-crcLen]
-		putCRC(b[size-crcLen:], crc32.Update(0, castagnoli, body))
+		putCRC(b[size-crcLen:], crc32c.Update(0, body))
 	}
 	t.n += size
 	t.fpdus++

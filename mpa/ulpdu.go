@@ -1,6 +1,6 @@
 package mpa
 
-import "hash/crc32"
+import "github.com/softrdma/softrdma/internal/crc32c"
 
 // MaxHead is the most [ULPDU.Head] gives: a DDP header and the largest RDMAP
 // header behind it.
@@ -83,7 +83,7 @@ func (k *cursor) sum(crc uint32, n int) uint32 {
 	for n > 0 {
 		s := k.rest()
 		s = s[:min(n, len(s))]
-		crc = crc32.Update(crc, castagnoli, s)
+		crc = crc32c.Update(crc, s)
 		k.off += len(s)
 		n -= len(s)
 	}

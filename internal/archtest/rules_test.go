@@ -15,7 +15,7 @@ const Module = "github.com/softrdma/softrdma"
 // not listed may be imported by nobody but itself, and must be given a line.
 var downward = map[string][]string{
 	// protocol column
-	"mpa":   {"mempool", "internal/ring"},
+	"mpa":   {"mempool", "internal/ring", "internal/crc32c"},
 	"ddp":   {"mpa", "mempool", "internal/ring"},
 	"rdmap": {"ddp", "mpa", "mempool", "internal/ring"},
 	// I/O column
@@ -28,6 +28,7 @@ var downward = map[string][]string{
 	"verbs/rdmacm":  {"verbs"},
 	"verbs/iwarp":   {"verbs", "rdmap", "ddp", "mpa", "netstack", "pktio", "mempool", "internal/ring"},
 	// around it
+	"internal/crc32c":    {},
 	"internal/capture":   {"pktio", "mempool"}, // a second opinion shares nothing with the protocol column
 	"internal/simnet":    {"netstack", "mpa", "pktio", "mempool"},
 	"internal/wiretest":  {}, // likewise
@@ -45,7 +46,7 @@ var outside = map[string]struct {
 	test  bool
 }{
 	"gvisor.dev":                 {rooms: []string{"netstack"}},
-	"golang.org/x/sys":           {rooms: []string{"pktio", "mempool", "netstack", "internal/ring", "cmd", "test"}, test: true},
+	"golang.org/x/sys":           {rooms: []string{"pktio", "mempool", "netstack", "internal/ring", "internal/crc32c", "cmd", "test"}, test: true},
 	"golang.org/x/net":           {rooms: []string{"pktio"}, test: true},
 	"github.com/google/gopacket": {rooms: []string{"internal/capture", "internal/wiretest", "cmd", "test"}, test: true},
 	"github.com/cilium/ebpf":     {rooms: []string{"pktio", "cmd", "test"}, test: true},
