@@ -59,6 +59,23 @@ func TestXDPMode(t *testing.T) {
 	require.ErrorContains(t, err, `no mode "fast"`)
 }
 
+func TestThreads(t *testing.T) {
+	for name, want := range map[string]iwarp.Threads{
+		"adaptive": iwarp.ThreadsAdaptive, "c1": iwarp.ThreadsIO, "c2": iwarp.ThreadsRunToCompletion, "c3": iwarp.ThreadsSplit,
+	} {
+		c, err := parseDevice(t, map[string]string{"SOFTRDMA_THREADS": name})
+		require.NoError(t, err)
+		require.Equal(t, want, c.Threads)
+		c, err = parseDevice(t, map[string]string{"SOFTRDMA_THREADS": "c1"}, "--threads", name)
+		require.NoError(t, err)
+		require.Equal(t, want, c.Threads, "the flag goes before the environment")
+	}
+	_, err := parseDevice(t, nil, "--threads", "c4")
+	require.ErrorContains(t, err, `--threads: unknown threading model "c4": take adaptive, c1, c2 or c3`)
+	_, err = parseDevice(t, map[string]string{"SOFTRDMA_THREADS": "two"})
+	require.ErrorContains(t, err, `SOFTRDMA_THREADS: unknown threading model "two"`)
+}
+
 func TestKernelHasAddressesOfItsOwn(t *testing.T) {
 	lab := map[string]string{"SOFTRDMA_BACKEND": "packet", "SOFTRDMA_IP": "10.77.0.1/24"}
 	c, err := parseDevice(t, lab, "--backend", "kernel")

@@ -55,7 +55,7 @@ func TestScripts(t *testing.T) {
 		},
 		Setup: func(e *testscript.Env) error {
 			// What is set outside must not reach the scripts.
-			for _, v := range []string{"BACKEND", "DEV", "IP", "GW", "MTU"} {
+			for _, v := range []string{"BACKEND", "DEV", "IP", "GW", "MTU", "THREADS"} {
 				e.Setenv("SOFTRDMA_"+v, "")
 			}
 			return nil

@@ -32,6 +32,7 @@ type deviceFlags struct {
 	gws     []string
 	mtu     int
 	silence time.Duration
+	threads string
 	proto   protocolFlags
 	capture string
 	stats   string
@@ -47,6 +48,8 @@ func (f *deviceFlags) register(set *pflag.FlagSet) {
 	set.StringSliceVar(&f.gws, "gw", nil, "next hop for addresses off the link, one for IPv4 and one for IPv6; repeatable (SOFTRDMA_GW)")
 	set.IntVar(&f.mtu, "mtu", 0, "octets of an IP packet; the interface's if 0 (SOFTRDMA_MTU)")
 	set.DurationVar(&f.silence, "keepalive", 0, "how long a silent peer is trusted to be there; 60s if 0, for ever if below")
+	set.StringVar(&f.threads, "threads", "adaptive", "who does the work: c1: one goroutine of the device; c2: the application's; c3: the device's receives, the application's sends; "+
+		"adaptive: c2 while the application polls, else c3; each side has its own (SOFTRDMA_THREADS)")
 	f.proto.register(set)
 	set.StringVar(&f.capture, "capture", "", "write our frames to this pcapng file")
 	set.StringVar(&f.stats, "stats", "", "write the device's counters to this JSON file at the end")
@@ -86,6 +89,10 @@ func (f *deviceFlags) config(env func(string) string) (iwarp.Config, error) {
 	mtu, from := given("mtu", "SOFTRDMA_MTU", strconv.Itoa(f.mtu))
 	if c.MTU, err = strconv.Atoi(mtu); err != nil || c.MTU < 0 {
 		return c, usagef("leave it out for the interface's", "%s: %q is not a number of octets", from, mtu)
+	}
+	threads, from := given("threads", "SOFTRDMA_THREADS", f.threads)
+	if c.Threads, err = iwarp.ParseThreads(threads); err != nil {
+		return c, usagef("`softrdma --help` lists the flags", "%s: %w", from, err)
 	}
 	if err := f.proto.set(&c.Protocol); err != nil {
 		return c, err

@@ -237,11 +237,11 @@ func (a *app) perf(ctx context.Context, host string, op perf.Op, kind perf.Kind,
 		return err
 	}
 	m := measurement{app: a, plan: pl, flags: p}
+	c, err := a.device.config(a.env)
+	if err != nil {
+		return err
+	}
 	if pl.baseline {
-		c, err := a.device.config(a.env)
-		if err != nil {
-			return err
-		}
 		if m.tcp, err = p.baselineAddress(host, &c); err != nil {
 			return err
 		}
@@ -252,7 +252,7 @@ func (a *app) perf(ctx context.Context, host string, op perf.Op, kind perf.Kind,
 	}
 	defer func() { err = errors.Join(err, closeDevice()) }()
 	m.client = perf.Client{Device: dev, Addr: pl.addr}
-	m.doc = newPerfDocument(dev, pl)
+	m.doc = newPerfDocument(dev, pl, c.Threads)
 	return m.run(ctx)
 }
 

@@ -23,6 +23,7 @@ type perfDocument struct {
 	Revision    string    `json:"revision,omitempty"`
 	Device      string    `json:"dev"`
 	Backend     string    `json:"backend"`
+	Threads     string    `json:"threads"` // of this side
 	MTU         int       `json:"mtu"`
 	Peer        string    `json:"peer"`
 	Results     []perfRow `json:"results"`
@@ -82,7 +83,7 @@ type latRow struct {
 	P9999   float64 `json:"p99.99"`
 }
 
-func newPerfDocument(dev *verbs.Device, pl *plan) *perfDocument {
+func newPerfDocument(dev *verbs.Device, pl *plan, threads iwarp.Threads) *perfDocument {
 	b, t, attr := readBuild(), &pl.tests[0], dev.Attr()
 	d := &perfDocument{
 		Schema: "softrdma.perf/v1", Time: time.Now().UTC().Truncate(time.Second),
@@ -91,7 +92,7 @@ func newPerfDocument(dev *verbs.Device, pl *plan) *perfDocument {
 			Seconds: t.Duration.Seconds(), Warmup: t.Warmup.Seconds(), Verify: t.Verify, Rounds: pl.rounds,
 		},
 		Host: perf.ReadHost(), Version: b.Version, Revision: b.Revision,
-		Device: attr.Name, Backend: iwarp.Explain(dev), MTU: attr.MTU, Peer: pl.addr, Results: []perfRow{},
+		Device: attr.Name, Backend: iwarp.Explain(dev), Threads: threads.String(), MTU: attr.MTU, Peer: pl.addr, Results: []perfRow{},
 	}
 	if t.Kind == perf.Latency {
 		d.Test.Latency = "half the round trip"

@@ -19,6 +19,7 @@ type bench struct {
 	data    measured
 	fresh   bool // nothing has been measured yet
 	curves  []curve
+	models  []curve // by threading model
 }
 
 // measured is all that was measured.
@@ -33,7 +34,7 @@ type measured struct {
 func (b *bench) run(ctx context.Context) error {
 	b.data.values, b.data.failed = make(map[string][]sample), make(map[string][]string)
 	b.fresh = true
-	if len(b.plan.figures) == 0 {
+	if len(b.plan.figures) == 0 && len(b.options.models) == 0 {
 		return errors.New("-figures matches no row")
 	}
 	b.missing = findPrograms(&b.stage, b.plan.cells)
@@ -46,11 +47,12 @@ func (b *bench) run(ctx context.Context) error {
 	}
 	t := b.tabulate()
 	fmt.Fprint(b.out, t.text(b))
+	fmt.Fprint(b.out, modelsText(b.models))
 	r := b.report(facts, t)
 	if err := r.write(b.options.json); err != nil {
 		return err
 	}
-	if err := writePlots(b.options.svg, b.curves, facts, r.Quiet); err != nil {
+	if err := writePlots(b.options.svg, b.curves, b.models, facts, r.Quiet); err != nil {
 		return err
 	}
 	if len(b.data.failed) > 0 {
@@ -65,8 +67,9 @@ func (b *bench) run(ctx context.Context) error {
 // over makes all measurements over one kind of wire.
 func (b *bench) over(ctx context.Context, w wire) (err error) {
 	cells := b.plan.on(w)
-	plots := w == clean && b.options.svg != ""
-	if len(cells) == 0 && !plots {
+	plots := w == clean && b.options.svg != "" && len(b.plan.figures) > 0
+	models := w == clean && len(b.options.models) > 0
+	if len(cells) == 0 && !plots && !models {
 		return nil
 	}
 	defer func() { err = errors.Join(err, b.stage.lower()) }()
@@ -89,6 +92,9 @@ func (b *bench) over(ctx context.Context, w wire) (err error) {
 	}
 	if plots && err == nil {
 		b.curves, err = b.sweep(ctx)
+	}
+	if models && err == nil {
+		b.models, err = b.compareModels(ctx)
 	}
 	return err
 }

@@ -7,6 +7,7 @@
 //	make bench ARGS="-quick"                  one short round: does it run at all?
 //	make bench ARGS="-figures '64 B WRITE'"   the rows whose number and name match
 //	make bench ARGS="-json FILE -svg DIR"     the same for programs, and plots by message size
+//	make bench ARGS="-figures none -models all -svg DIR"  the threading models alone
 //
 // It needs root: `softrdma lab up` builds two network namespaces joined by a veth pair
 // (MTU 1500), and for the rows with loss once more with a bridge between them that
@@ -41,6 +42,16 @@
 // once, TCP has a bufio.Writer of 32 messages that is flushed when full, and its reader
 // takes messages one by one from a bufio.Reader. That TCP can do more for a program that
 // gathers its messages itself, 2 KiB a call and without a look at them, is a row of its own.
+//
+// # Threading models
+//
+// -models measures Writes under the threading models of the SoftRDMA paper (package
+// verbs/iwarp, Threads): the round trip for 64 octets to 64 KiB, the throughput for 64
+// octets to 1 MiB with up to 128 at once, on the packet backend, both sides under the
+// same model, medians of up to three passes. Of throughput, the side that is written to has an
+// application that does not poll: there the device's goroutines work in any model. With
+// c1 and c3 each side keeps two processors busy, so on a host with fewer than four a
+// comparison of latency is one of how well threads share processors.
 //
 // # Processor time
 //

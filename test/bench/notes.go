@@ -12,10 +12,12 @@ func (t *table) text(b *bench) string {
 	var s strings.Builder
 	say := func(format string, args ...any) { fmt.Fprintf(&s, format+"\n", args...) }
 	say("")
-	s.WriteString(t.grid())
-	say("")
-	say("Medians, %d round(s), %v a measurement. A ratio is ours divided by the other: of the medians, and the lowest and highest of a round.",
-		b.options.rounds, b.options.each)
+	if len(t.rows) > 0 {
+		s.WriteString(t.grid())
+		say("")
+		say("Medians, %d round(s), %v a measurement. A ratio is ours divided by the other: of the medians, and the lowest and highest of a round.",
+			b.options.rounds, b.options.each)
+	}
 	for _, r := range t.rows {
 		if r.choices > 1 && r.OtherFrom != "" {
 			say("%d: the best of %d was %s.", r.ID, r.choices, r.OtherFrom)
@@ -39,7 +41,9 @@ func (t *table) text(b *bench) string {
 		say("All data was compared in %d runs before the measurements: no wrong octet.", n)
 	}
 	s.WriteString(quietWords(b.data.rounds))
-	say("%s", t.words(b.options.quick))
+	if len(t.rows) > 0 {
+		say("%s", t.words(b.options.quick))
+	}
 	return s.String()
 }
 

@@ -17,6 +17,7 @@ type options struct {
 	rows    *regexp.Regexp // nil: all
 	json    string         // file; none if empty
 	svg     string         // directory; none if empty
+	models  []string       // threading models to compare by message size
 	verbose bool
 }
 
@@ -28,7 +29,7 @@ const (
 
 func parseOptions(args []string, log io.Writer) (*options, error) {
 	o := &options{}
-	var rows string
+	var rows, models string
 	var seconds float64
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.SetOutput(log)
@@ -39,6 +40,7 @@ func parseOptions(args []string, log io.Writer) (*options, error) {
 	f.StringVar(&rows, "figures", "", "regular expression: run the rows whose number and name match")
 	f.StringVar(&o.json, "json", "", "write all values to this file")
 	f.StringVar(&o.svg, "svg", "", "measure by message size, too, and write plots to this directory")
+	f.StringVar(&models, "models", "", "compare these threading models by message size, too: of adaptive, c1, c2 and c3, with commas, or all")
 	f.BoolVar(&o.verbose, "v", false, "print each command")
 	if err := f.Parse(args); err != nil {
 		return nil, err
@@ -60,8 +62,11 @@ func parseOptions(args []string, log io.Writer) (*options, error) {
 	case o.each < 50*time.Millisecond || o.each > 10*time.Minute:
 		return nil, fmt.Errorf("-seconds: take 0.05 to 600, not %g", seconds)
 	}
+	var err error
+	if o.models, err = parseModels(models); err != nil {
+		return nil, err
+	}
 	if rows != "" {
-		var err error
 		if o.rows, err = regexp.Compile(rows); err != nil {
 			return nil, fmt.Errorf("-figures: %w", err)
 		}

@@ -188,8 +188,9 @@ func (d *drawing) legend(x, y float64, i int, name string) {
 	d.text(x+42, y, "start", "", name)
 }
 
-// writePlots writes latency.svg and throughput.svg; nothing without a directory.
-func writePlots(dir string, curves []curve, f facts, quiet bool) error {
+// writePlots writes latency.svg and throughput.svg of the carriers, and the same of the
+// threading models, where they were measured; nothing without a directory.
+func writePlots(dir string, curves, models []curve, f facts, quiet bool) error {
 	if dir == "" {
 		return nil
 	}
@@ -201,17 +202,23 @@ func writePlots(dir string, curves []curve, f facts, quiet bool) error {
 		caption += "; the host was NOT QUIET"
 	}
 	for _, p := range []struct {
+		of                   []curve
 		kind, file, title, y string
 		logY                 bool
 	}{
-		{"lat", "latency.svg", "Round trip, median, one message each way", "microseconds", true},
-		{"bw", "throughput.svg", "Throughput of one connection, short messages in batches of up to 32", "GB/s", false},
+		{curves, "lat", "latency.svg", "Round trip, median, one message each way", "microseconds", true},
+		{curves, "bw", "throughput.svg", "Throughput of one connection, short messages in batches of up to 32", "GB/s", false},
+		{models, "lat", "models-latency.svg", "Threading models: round trip of WRITE, median", "microseconds", true},
+		{models, "bw", "models-throughput.svg", "Threading models: WRITEs of one connection, up to 128 at once", "GB/s", false},
 	} {
 		var some []curve
-		for _, c := range curves {
+		for _, c := range p.of {
 			if c.Kind == p.kind && len(c.Points) > 0 {
 				some = append(some, c)
 			}
+		}
+		if len(some) == 0 {
+			continue
 		}
 		if err := os.WriteFile(filepath.Join(dir, p.file), []byte(plot(p.title, p.y, caption, some, p.logY)), 0o644); err != nil {
 			return err

@@ -92,13 +92,16 @@ func TestWritePlots(t *testing.T) {
 	}
 	require.Equal(t, []point{{2, 5}, {64, 2}}, curves[0].Points)
 	f := facts{CPU: "A processor", CPUs: 2, Time: time.Unix(0, 0)}
-	require.NoError(t, writePlots(dir, curves, f, false))
-	for _, name := range []string{"latency.svg", "throughput.svg"} {
+	require.NoError(t, writePlots(dir, curves, curves, f, false))
+	for _, name := range []string{"latency.svg", "throughput.svg", "models-latency.svg", "models-throughput.svg"} {
 		b, err := os.ReadFile(filepath.Join(dir, name))
 		require.NoError(t, err)
 		count, texts := elements(t, string(b))
 		require.Equal(t, 1, count["polyline"], name)
 		require.Contains(t, strings.Join(texts, "\n"), "NOT QUIET")
 	}
-	require.NoError(t, writePlots("", curves, f, true), "without a directory nothing is written")
+	require.NoError(t, writePlots("", curves, nil, f, true), "without a directory nothing is written")
+	dir = t.TempDir()
+	require.NoError(t, writePlots(dir, curves, nil, f, true))
+	require.NoFileExists(t, filepath.Join(dir, "models-latency.svg"), "nor is what was not measured")
 }

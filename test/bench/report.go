@@ -23,6 +23,7 @@ type report struct {
 	Measurements []measurement       `json:"measurements"`
 	Rows         []row               `json:"figures"`
 	Curves       []curve             `json:"curves,omitempty"`
+	Models       []curve             `json:"threading_models,omitempty"`
 }
 
 // measurement is one cell: by metric, a value a round, null for one that failed.
@@ -37,7 +38,7 @@ func (b *bench) report(f facts, t *table) *report {
 	r := &report{
 		Schema: reportSchema, Facts: f, Rounds: b.options.rounds, Seconds: b.options.each.Seconds(),
 		Conditions: b.data.rounds, Quiet: true, Verified: b.data.checked, LeftOut: b.missing, Failed: b.data.failed,
-		Lost: b.data.lost, Rows: t.rows, Curves: b.curves,
+		Lost: b.data.lost, Rows: t.rows, Curves: b.curves, Models: b.models,
 	}
 	for _, c := range b.data.rounds {
 		r.Quiet = r.Quiet && len(c.NotQuiet) == 0

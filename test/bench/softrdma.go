@@ -15,8 +15,9 @@ type perfRun struct {
 	op      string // write, send or read
 	kind    string // bw or lat
 	size    int
-	all     bool // sizes from 2 octets to 8 MiB instead
-	depth   int  // perf's own if 0
+	all     bool   // sizes from 2 octets to 8 MiB instead
+	depth   int    // perf's own if 0
+	threads string // threading model of both sides; perf's own if empty
 	noCRC   bool
 	verify  bool
 }
@@ -35,6 +36,9 @@ func (r perfRun) flags(h host) []string {
 	}
 	if r.noCRC {
 		f = append(f, "--no-crc")
+	}
+	if r.threads != "" {
+		f = append(f, "--threads", r.threads)
 	}
 	return f
 }
@@ -90,6 +94,9 @@ func (r perfRun) String() string {
 	if r.noCRC {
 		s += ", no CRC"
 	}
+	if r.threads != "" {
+		s += ", threads " + r.threads
+	}
 	return s
 }
 
@@ -103,6 +110,7 @@ type perfDocument struct {
 		Verify  bool   `json:"verify"`
 	} `json:"test"`
 	Backend     string    `json:"backend"`
+	Threads     string    `json:"threads"`
 	Interrupted bool      `json:"interrupted"`
 	Error       string    `json:"error"`
 	Results     []perfRow `json:"results"`
@@ -150,6 +158,8 @@ func (d *perfDocument) took(r perfRun) error {
 		return fmt.Errorf("asked for backend %s, got %s", r.backend, d.Backend)
 	case d.Test.Op != r.op || d.Test.Kind != r.kind || d.Test.Verify != r.verify:
 		return fmt.Errorf("asked for %s %s, got %s %s", r.op, r.kind, d.Test.Op, d.Test.Kind)
+	case r.threads != "" && d.Threads != r.threads:
+		return fmt.Errorf("asked for threads %s, got %q", r.threads, d.Threads)
 	case d.Results[0].Wrong > 0:
 		return fmt.Errorf("%d octets arrived wrong: %s", d.Results[0].Wrong, d.Results[0].WrongAt)
 	}

@@ -54,10 +54,13 @@ type Config struct {
 	Protocol
 	Limits Limits // of what applications can take and peers can make the device hold
 
+	Threads Threads // which goroutines do the work; ThreadsAdaptive if 0
+	TCP     TCP     // of our own stack, not for Kernel
+
 	AddressProbe time.Duration // how long Open asks the link whether another host has one of Addrs; DefaultAddressProbe if 0, not at all if negative
 	DownGrace    time.Duration // how long the interface may be down before the device fails, with all its connections; DefaultDownGrace if 0, at once if negative, as always when it is deleted
 
-	SpinFor time.Duration                        // how long an idle receive goroutine spins before it blocks; DefaultSpin if 0, none if negative
+	SpinFor time.Duration                        // how long an idle receive goroutine spins before it blocks: processor time against the delay of a wake-up, which is tens of microseconds; DefaultSpin if 0, none if negative
 	Tap     func(pktio.Port) (pktio.Port, error) // wraps the port of Packet or XDP: to capture, or in pktio.Faulty; nil for none
 	Logger  *slog.Logger                         // connection set-up and loss; nil for none
 }
@@ -144,6 +147,14 @@ const (
 	requestTimeout = 5 * time.Second
 	drainTimeout   = 3 * time.Second
 )
+
+// check tells what is wrong with the fields that have no withDefaults of their own.
+func (c *Config) check() error {
+	if err := c.Threads.check(); err != nil {
+		return err
+	}
+	return c.TCP.check()
+}
 
 // withDefaults returns a checked copy with every zero replaced.
 func (p Protocol) withDefaults() (Protocol, error) {

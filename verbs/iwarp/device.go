@@ -14,6 +14,7 @@ import (
 // goroutines.
 type device struct {
 	proto  Protocol
+	model  Threads
 	attr   verbs.DeviceAttr
 	limits Limits
 	log    limitedLog
@@ -73,7 +74,7 @@ func newDevice(s *netstack.Stack, c *Config, name string) (*device, error) {
 		return nil, err
 	}
 	d := &device{
-		proto: c.Protocol, limits: limits, log: limitedLog{to: c.Logger}, stack: s, pool: pool, table: ddp.NewTable(),
+		proto: c.Protocol, model: c.Threads, limits: limits, log: limitedLog{to: c.Logger}, stack: s, pool: pool, table: ddp.NewTable(),
 		attr: attr(name, s.MTU(), &c.Protocol),
 		qps:  map[uint32]*qp{}, srqs: map[uint32]*sharedQueue{}, conns: map[*conn]struct{}{}, listeners: map[*netstack.Listener]*listener{},
 		overrun: map[uint32]bool{}, live: map[*conn]struct{}{},
@@ -81,10 +82,14 @@ func newDevice(s *netstack.Stack, c *Config, name string) (*device, error) {
 	}
 	limits.put(&d.attr)
 	d.events.init()
-	d.txq.init()
+	d.txq.init(c.Threads.leaves())
 	d.role.init()
 	d.rx.Go(d.rxLoop)
-	d.tx.Go(d.txLoop)
+	if d.model == ThreadsIO {
+		d.txq.wakeIO = s.Wake // the receive goroutine transmits, too
+	} else {
+		d.tx.Go(d.txLoop)
+	}
 	return d, nil
 }
 
@@ -102,8 +107,12 @@ func (d *device) provider() verbs.Provider {
 		Stats:      d.snapshot,
 		Memory:     d.memory,
 		Close:      d.close,
-		Progress:   d.progress,
-		Parked:     d.parked,
+	}
+	if d.model != ThreadsAdaptive {
+		p.Info += "; threads " + d.model.String()
+	}
+	if d.model != ThreadsIO {
+		p.Progress, p.Parked = d.progress, d.parked
 	}
 	d.keys(&p)
 	return p
@@ -120,7 +129,11 @@ func (d *device) do(f func()) bool {
 	d.asked.Store(true)
 	d.mu.Unlock()
 	d.stack.Wake()
-	d.role.rouse()
+	if d.model == ThreadsRunToCompletion {
+		d.parked() // who waits for f may be the only one that polls
+	} else {
+		d.role.rouse()
+	}
 	return true
 }
 

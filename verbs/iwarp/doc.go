@@ -22,6 +22,31 @@
 // it polls, one step after the other; the two come back when it parks or stops.
 // Whoever receives writes no FPDU meanwhile, and whoever sends parses none.
 //
+// That is [ThreadsAdaptive]. Config.Threads has the three threading models that the
+// SoftRDMA paper compares as well:
+//
+//	                             receives, places,         PostSend    what had to wait
+//	                             completes                             is sent by
+//	ThreadsAdaptive              who polls, else the       transmits   who polls if it comes up there,
+//	                             receive goroutine                     else the transmit goroutine
+//	ThreadsIO (c1)               the receive goroutine     hands over  the receive goroutine
+//	ThreadsRunToCompletion (c2)  who polls                 transmits   who polls
+//	ThreadsSplit (c3)            the receive goroutine     transmits   who polls, else the
+//	                                                                   transmit goroutine
+//
+// "Had to wait" are work requests that found the window shut, read responses,
+// Terminates. ThreadsAdaptive comes to c2 while the application polls, and to c3
+// while it does not. Under c1 and c3 a busy application and its device want a processor
+// each; on a host with fewer, a comparison tells of that before anything else.
+//
+// Whoever polls package netstack takes frames off the port and runs TCP for them. While
+// nobody does, or has not for 250 us, a goroutine of that package takes them, in every
+// model: TCP's acknowledgements and timers wait for no application.
+//
+// The models differ in threads alone, not in copies: what arrives is copied into TCP's
+// buffer, and once from there to where it belongs, which is the one copy of the layers
+// above TCP. There is no variant with one more.
+//
 // # The end of a connection
 //
 // A connection is over when [verbs.QP.Done] is closed, whoever ended it and how:

@@ -28,6 +28,9 @@ func Open(ctx context.Context, c Config) (*verbs.Device, error) {
 		return nil, fmt.Errorf("iwarp: %w", err)
 	}
 	c.Protocol = proto
+	if err := c.check(); err != nil {
+		return nil, fmt.Errorf("iwarp: %w", err)
+	}
 	if c.SpinFor == 0 {
 		c.SpinFor = DefaultSpin // below 0 means none to netstack too
 	}
@@ -151,6 +154,7 @@ func (c *Config) openPort(port pktio.Port) (*device, error) {
 	s, err := netstack.New(port, netstack.Config{
 		Addrs: c.Addrs, Gateways: c.Gateways, MTU: c.MTU, SpinFor: c.SpinFor,
 		Keepalive: netstack.KeepaliveWithin(c.Keepalive), AddressProbe: c.AddressProbe,
+		Recovery: c.TCP.Recovery, MinRTO: c.TCP.MinRTO, KeepACKs: c.TCP.KeepACKs, Handoff: c.TCP.Handoff,
 	})
 	if err != nil {
 		_ = port.Close()
@@ -184,7 +188,8 @@ func (c *Config) start(s *netstack.Stack, name string) (*device, error) {
 	return d, nil
 }
 
-// Explain tells, in one line, which backend a device runs on and why.
+// Explain tells, in one line, which backend a device runs on and why, and its
+// threading model if it is not ThreadsAdaptive.
 func Explain(d *verbs.Device) string { return d.Provider().Info }
 
 func prefixes(ps []netip.Prefix) string {

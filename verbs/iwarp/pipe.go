@@ -1,6 +1,7 @@
 package iwarp
 
 import (
+	"fmt"
 	"log/slog"
 	"net/netip"
 
@@ -20,11 +21,13 @@ type PipeConfig struct {
 	MTU   int  // octets of an IP packet; 1500 if 0
 	Plain bool // no super-frames and no unfinished checksums: frames as they are on a wire, for faults that have to be a wire's
 	Protocol
-	Limits Limits                               // of each device
-	Faults pktio.Faults                         // what the link does to frames of either direction; none if zero
-	Faulty func(a, b *pktio.Faulty)             // is given the two ends, to change or cut the link later
-	Tap    func(pktio.Port) (pktio.Port, error) // wraps the first device's port, for example to capture; nil for none
-	Logger *slog.Logger                         // connection set-up and loss of both devices; nil for none
+	Limits  Limits                               // of each device
+	Threads Threads                              // of each device; ThreadsAdaptive if 0
+	TCP     TCP                                  // of each device
+	Faults  pktio.Faults                         // what the link does to frames of either direction; none if zero
+	Faulty  func(a, b *pktio.Faulty)             // is given the two ends, to change or cut the link later
+	Tap     func(pktio.Port) (pktio.Port, error) // wraps the first device's port, for example to capture; nil for none
+	Logger  *slog.Logger                         // connection set-up and loss of both devices; nil for none
 }
 
 // Pipe returns two devices, PipeAddrA and PipeAddrB, joined by a link in
@@ -35,6 +38,10 @@ func Pipe(c PipeConfig) (a, b *verbs.Device, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	own := Config{Protocol: proto, Limits: c.Limits, Threads: c.Threads, TCP: c.TCP, SpinFor: DefaultSpin, Logger: c.Logger}
+	if err := own.check(); err != nil {
+		return nil, nil, fmt.Errorf("iwarp: %w", err)
+	}
 	pa, pb, err := pktio.NewPipe(pktio.PipeConfig{MTU: c.MTU, GSO: !c.Plain})
 	if err != nil {
 		return nil, nil, err
@@ -44,10 +51,8 @@ func Pipe(c PipeConfig) (a, b *verbs.Device, err error) {
 		c.Faulty(fa, fb)
 	}
 	end := func(port pktio.Port, addr netip.Addr, tap func(pktio.Port) (pktio.Port, error)) (*verbs.Device, error) {
-		cfg := Config{
-			Addrs: []netip.Prefix{netip.PrefixFrom(addr, 24)}, Protocol: proto, Limits: c.Limits,
-			SpinFor: DefaultSpin, Tap: tap, Logger: c.Logger,
-		}
+		cfg := own
+		cfg.Addrs, cfg.Tap = []netip.Prefix{netip.PrefixFrom(addr, 24)}, tap
 		d, err := cfg.openPort(port)
 		if err != nil {
 			return nil, err

@@ -17,7 +17,7 @@ import (
 // goroutine that waits for the same octets would cost a processor and gain
 // nothing; the device's own goroutine naps meanwhile and comes back when the
 // polling stops. In this package's comments "receive goroutine" means whoever
-// has the role.
+// has the role. Under ThreadsIO and ThreadsSplit that is always the device's own.
 type receiver struct {
 	mu     sync.Mutex
 	events [64]netstack.Event // guarded by mu
@@ -26,6 +26,8 @@ type receiver struct {
 	polled atomic.Bool   // applications poll
 	polls  atomic.Uint64 // how often they did
 	bell   chan struct{} // one token ends a nap
+
+	own, apps atomic.Uint64 // turns that found something, of the device's goroutine and of applications
 }
 
 // nap is how long the receive goroutine leaves a device to polling
@@ -42,11 +44,12 @@ func (r *receiver) rouse() {
 	}
 }
 
-// rxLoop is the device's own receive goroutine.
+// rxLoop is the device's own receive goroutine; under ThreadsIO it sends, too.
 func (d *device) rxLoop() {
 	r := &d.role
 	timer := time.NewTimer(nap)
 	defer timer.Stop()
+	quiet := 0 // naps in a row without a poll
 	for {
 		seen := r.polls.Load()
 		if d.receive(true) {
@@ -54,24 +57,31 @@ func (d *device) rxLoop() {
 			d.stack.Linger(d.proto.DrainTimeout)
 			return
 		}
+		if d.model == ThreadsIO {
+			d.sendQueued(1, &d.txq.own) // it receives in between: nobody's transfer keeps it to itself
+		}
 		if !r.polled.Load() {
+			quiet = 0
 			continue
 		}
 		timer.Reset(nap)
 		select {
 		case <-r.bell:
 		case <-timer.C:
-			if r.polls.Load() == seen {
+			if quiet++; r.polls.Load() != seen {
+				quiet = 0
+			}
+			if quiet >= d.model.standInAfter() {
 				r.polled.Store(false)
 			}
 		}
 	}
 }
 
-// receive does one turn of the role, and then sends what that or a peer's window
-// has made ready: on a goroutine of its own it would only have to wait for a
-// processor. The device's own goroutine waits for something to do if no
-// application polls. It reports whether the device is closed.
+// receive does one turn of the role. The device's own goroutine waits for
+// something to do if no application polls, and may then send what that, or a
+// peer's window, has made ready: another goroutine would have to wait for a
+// processor first. It reports whether the device is closed.
 func (d *device) receive(own bool) (closed bool) {
 	r := &d.role
 	if own {
@@ -83,14 +93,49 @@ func (d *device) receive(own bool) (closed bool) {
 		r.mu.Unlock()
 		return true
 	}
+	polled := own && r.polled.Load()
 	wait := time.Duration(0)
-	if own && !r.polled.Load() {
+	if own && !polled {
 		wait = d.pollWait()
 	}
-	n := d.stack.Poll(r.events[:], wait)
-	d.txq.begin()
-	defer d.txq.end()
-	for _, e := range r.events[:n] {
+	sends := own && d.model == ThreadsAdaptive
+	if !polled || d.model != ThreadsRunToCompletion { // where it is the application's, all of it is
+		n := d.stack.Poll(r.events[:], wait)
+		if sends {
+			d.txq.begin()
+			defer d.txq.end()
+		}
+		d.arrived(r.events[:n], own)
+	}
+	if err := d.stack.Err(); err != nil && !d.dead {
+		d.died(err)
+	}
+	if met := d.stack.Conflict(); met != nil {
+		d.conflict(met)
+	}
+	if own {
+		d.timers.expire(time.Now())
+	}
+	closed = d.commands()
+	r.over = closed
+	r.mu.Unlock()
+	if sends && !closed {
+		d.sendQueued(progressTurns, &d.txq.own)
+	}
+	return closed
+}
+
+// arrived receives what the stack told of.
+func (d *device) arrived(events []netstack.Event, own bool) {
+	r := &d.role
+	if len(events) > 0 {
+		if own {
+			r.own.Add(1)
+		} else {
+			r.apps.Add(1)
+		}
+	}
+	for _, e := range events {
 		if e.Listener != nil {
 			if l := d.listeners[e.Listener]; l != nil {
 				l.arrived()
@@ -99,24 +144,10 @@ func (d *device) receive(own bool) (closed bool) {
 			c.ready()
 		}
 	}
-	clear(r.events[:n])
-	if err := d.stack.Err(); err != nil && !d.dead {
-		d.died(err)
-	}
-	if met := d.stack.Conflict(); met != nil {
-		d.conflict(met)
-	}
+	clear(events)
 	if len(d.again) > 0 {
 		d.turns()
 	}
-	if own {
-		d.timers.expire(time.Now())
-	}
-	closed = d.commands()
-	r.over = closed
-	r.mu.Unlock()
-	d.serveQueued()
-	return closed
 }
 
 // died ends what a stack without a link cannot serve any more.
@@ -139,27 +170,43 @@ func (d *device) conflict(met *netstack.Conflict) {
 	d.log.log(slog.LevelWarn, met.Error(), "frames", met.Count)
 }
 
-// progress is the turn of an application that has polled in vain.
+// progress is the turn of an application that has polled in vain. It also
+// sends what the turn, or a peer's window, has made ready: the application's
+// goroutine is the sending one of the two.
 func (d *device) progress() {
+	d.txq.leave()
+	d.txq.begin()
+	defer d.txq.end()
+	if d.model.pollsReceive() && d.takeRole() {
+		return
+	}
+	d.sendQueued(progressTurns, &d.txq.apps)
+}
+
+// takeRole does a turn of the receive goroutine, which leaves the stack to us. It
+// reports whether the device is closed.
+func (d *device) takeRole() bool {
 	r := &d.role
 	r.polls.Add(1)
 	if !r.polled.Load() {
 		r.polled.Store(true)
-		d.stack.Wake() // the device's own goroutine leaves the stack to us
+		d.stack.Wake()
 	}
-	if d.receive(false) {
+	over := d.receive(false)
+	if over {
 		r.rouse()
 	}
+	return over
 }
 
-// serveQueued sends what is ready to be sent.
-func (d *device) serveQueued() {
-	for range progressTurns {
+// sendQueued serves queue pairs that wait to send, most at most; turns counts them.
+func (d *device) sendQueued(most int, turns *atomic.Uint64) {
+	for range most {
 		q := d.txq.tryPop()
 		if q == nil {
 			return
 		}
-		q.doorbell()
+		q.send(turns)
 	}
 }
 
@@ -171,11 +218,12 @@ const progressTurns = 4
 func (d *device) parked() {
 	d.role.polled.Store(false)
 	d.role.rouse()
+	d.txq.recall()
 }
 
 // pollWait is how long the stack may park the receive goroutine.
 func (d *device) pollWait() time.Duration {
-	if len(d.again) > 0 {
+	if len(d.again) > 0 || d.model == ThreadsIO && d.txq.some.Load() {
 		return 0
 	}
 	return d.timers.next()

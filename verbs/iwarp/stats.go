@@ -102,6 +102,10 @@ func (d *device) snapshot() verbs.Stats {
 		{Name: "rdmap.atomic_responses_out", Value: t.rdmap.AtomicResponsesOut},
 		{Name: "rdmap.terminates_in", Value: t.rdmap.TerminatesIn},
 		{Name: "rdmap.terminates_out", Value: t.rdmap.TerminatesOut},
+		{Name: "rx.turns_device", Value: d.role.own.Load()},
+		{Name: "rx.turns_application", Value: d.role.apps.Load()},
+		{Name: "tx.turns_device", Value: d.txq.own.Load()},
+		{Name: "tx.turns_application", Value: d.txq.apps.Load()},
 		{Name: "mempool.tx_out", Value: uint64(d.pool.Out())},
 	}
 	c = append(c,

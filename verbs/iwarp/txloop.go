@@ -3,7 +3,6 @@ package iwarp
 import (
 	"errors"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -13,100 +12,11 @@ import (
 	"github.com/softrdma/softrdma/verbs"
 )
 
-// txQueue holds the queue pairs that the transmit goroutine shall serve, each
-// at most once.
-type txQueue struct {
-	mu     sync.Mutex
-	wake   sync.Cond
-	first  *qp          // linked by qp.behind, so that queueing allocates nothing
-	last   *qp          // of the same; nil with first
-	some   atomic.Bool  // there is a first: worth the lock
-	turns  atomic.Int32 // applications that are at it: no need to wake the transmit goroutine
-	closed bool
-}
-
-func (t *txQueue) init() { t.wake.L = &t.mu }
-
-func (t *txQueue) push(q *qp) {
-	t.mu.Lock()
-	if !q.queued {
-		q.queued = true
-		if t.first == nil {
-			t.first = q
-		} else {
-			t.last.behind = q
-		}
-		t.last = q
-		t.some.Store(true)
-		if t.turns.Load() == 0 {
-			t.wake.Signal()
-		}
-	}
-	t.mu.Unlock()
-}
-
-// pop waits for a queue pair; nil once closed and empty.
-func (t *txQueue) pop() *qp {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for t.first == nil {
-		if t.closed {
-			return nil
-		}
-		t.wake.Wait()
-	}
-	return t.take()
-}
-
-// begin announces an application that will serve what is queued meanwhile.
-func (t *txQueue) begin() { t.turns.Add(1) }
-
-// end leaves what is still queued to the transmit goroutine.
-func (t *txQueue) end() {
-	t.turns.Add(-1)
-	if t.some.Load() {
-		t.mu.Lock()
-		t.wake.Signal()
-		t.mu.Unlock()
-	}
-}
-
-// tryPop is pop that does not wait.
-func (t *txQueue) tryPop() *qp {
-	if !t.some.Load() {
-		return nil
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.first == nil {
-		return nil
-	}
-	return t.take()
-}
-
-// take returns the first; the caller holds mu.
-func (t *txQueue) take() *qp {
-	q := t.first
-	t.first, q.behind = q.behind, nil
-	if t.first == nil {
-		t.last = nil
-	}
-	t.some.Store(t.first != nil)
-	q.queued = false
-	return q
-}
-
-func (t *txQueue) close() {
-	t.mu.Lock()
-	t.closed = true
-	t.wake.Broadcast()
-	t.mu.Unlock()
-}
-
 // txLoop is the transmit goroutine. It sends for applications that are away:
 // read responses, what a full window held back, Terminates and ends.
 func (d *device) txLoop() {
 	for q := d.txq.pop(); q != nil; q = d.txq.pop() {
+		d.txq.own.Add(1)
 		q.kicks.Add(1)
 		q.tx.Lock()
 		q.serve()
@@ -114,11 +24,21 @@ func (d *device) txLoop() {
 }
 
 // doorbell is the one step from PostSend into this provider. The caller's
-// goroutine transmits, unless another one is just doing so, which then serves
-// this caller's records too.
+// goroutine transmits, but for a device whose I/O goroutine does.
 func (q *qp) doorbell() {
+	if q.dev.model == ThreadsIO {
+		q.dev.txq.push(q)
+		return
+	}
+	q.send(&q.dev.txq.apps)
+}
+
+// send transmits, unless another goroutine is just doing so, which then serves
+// this caller's records too. turns counts what is done here.
+func (q *qp) send(turns *atomic.Uint64) {
 	q.kicks.Add(1)
 	if q.tx.TryLock() {
+		turns.Add(1)
 		q.serve()
 	}
 }
