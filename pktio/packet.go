@@ -11,7 +11,8 @@ type PacketConfig struct {
 	// network card, a veth, a tap, a bridge. The port shares the interface's Ethernet address with the kernel.
 	Interface string
 	// Addrs are the IP addresses that are ours. IP packets to others are not received, unless they go to a group: they
-	// are for the kernel, which shares the Ethernet address. None, or more than 16: all packets are received.
+	// are for the kernel, which shares the Ethernet address. None, or more than 16: all packets are received. None of
+	// them may be the kernel's: where it lets us, it no longer gets packets to them, see Packet.Mode.
 	Addrs []netip.Addr
 	// RingFrames is how many received frames the kernel keeps for us; further ones are dropped. 0 means as many as 8 MiB
 	// have room for, 256 at least and 4096 at most.

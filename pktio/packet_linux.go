@@ -17,8 +17,8 @@ import (
 // receive, by which super-frames are announced that are then read from the socket, sendmsg for transmit, and a virtio_net_hdr with each frame both ways, so that super-frames pass whole.
 //
 // It sees frames to the interface's address and to groups (all frames if Promiscuous), as the kernel does, which keeps
-// handling them too: our stack must use an IP address that the kernel does not have. Recv with a wait of 0 makes no
-// system call but to read a super-frame.
+// handling them too, but for packets to PacketConfig.Addrs, see Mode: our stack must use an IP address that the kernel
+// does not have. Recv with a wait of 0 makes no system call but to read a super-frame.
 type Packet struct {
 	link Link
 	dev  iface
@@ -29,6 +29,7 @@ type Packet struct {
 	unmap   sync.Once
 	sending atomic.Bool
 	alarm   alarm // of the receiver
+	shield  shield
 
 	rx packetRx
 	tx packetTx
@@ -133,6 +134,9 @@ func (p *Packet) setup(fd int, c *PacketConfig) error {
 	if err != nil {
 		return fmt.Errorf("pktio: interface %s does not let itself be bound: %w", c.Interface, err)
 	}
+	if !c.Promiscuous {
+		p.shield.raise(p.dev.index, p.link.Addr, c.Addrs)
+	}
 	return nil
 }
 
@@ -203,6 +207,7 @@ func (p *Packet) Close() error {
 		return nil
 	}
 	err := p.file.Close()
+	p.shield.lower()
 	if old&(stateReceiving|stateLent) == 0 {
 		p.unmapRing()
 	}

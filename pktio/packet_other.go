@@ -28,6 +28,9 @@ func (*Packet) Link() Link { return Link{} }
 // Stats counts nothing.
 func (*Packet) Stats() PacketStats { return PacketStats{} }
 
+// Mode tells nothing.
+func (*Packet) Mode() string { return "" }
+
 // Ring has no memory.
 func (*Packet) Ring() (frames, size, octets int) { return 0, 0, 0 }
 

@@ -192,7 +192,10 @@ func TestXDPLeavesTheKernelAlone(t *testing.T) {
 	})
 }
 
-const childEnv = "SOFTRDMA_TEST_XDP_CHILD"
+const (
+	childEnv    = "SOFTRDMA_TEST_XDP_CHILD"
+	childPacket = "packet" // for childEnv, beside the modes of XDP
+)
 
 // A child process that opens a port, says so, and stays until it is killed.
 func init() {
@@ -200,11 +203,17 @@ func init() {
 	if !ok {
 		return
 	}
-	c := XDPConfig{Interface: vethA, Addrs: []netip.Addr{addrA}, RxFrames: 64}
-	if mode == XDPGeneric.String() {
-		c.Mode = XDPGeneric
+	var p Port
+	var err error
+	if mode == childPacket {
+		p, err = OpenPacket(PacketConfig{Interface: vethA, Addrs: []netip.Addr{addrA}})
+	} else {
+		c := XDPConfig{Interface: vethA, Addrs: []netip.Addr{addrA}, RxFrames: 64}
+		if mode == XDPGeneric.String() {
+			c.Mode = XDPGeneric
+		}
+		p, err = OpenXDP(c)
 	}
-	p, err := OpenXDP(c)
 	if err != nil {
 		_, _ = io.WriteString(os.Stdout, err.Error())
 		os.Exit(1)
@@ -221,31 +230,36 @@ func TestXDPKilled(t *testing.T) {
 		enterNetns(t)
 		newVeth(t, 1500)
 		openXDP(t, XDPConfig{Interface: vethA, Addrs: []netip.Addr{addrA}, Mode: mode}).Close()
-		exe, err := os.Executable()
-		require.NoError(t, err)
-		child := exec.Command(exe)
-		child.Env = append(os.Environ(), childEnv+"="+mode.String())
-		out, err := child.StdoutPipe()
-		require.NoError(t, err)
-		require.NoError(t, child.Start()) // in this thread's namespace
-		said := make([]byte, 500)
-		n, _ := out.Read(said)
-		attached := func() bool {
+		killChild(t, mode.String(), func() bool {
 			l, err := netlink.LinkByName(vethA)
 			require.NoError(t, err)
 			return l.Attrs().Xdp.Attached
-		}
-		there := attached()
-		require.NoError(t, child.Process.Kill())
-		_ = child.Wait()
-		require.Equal(t, "open\n", string(said[:n]))
-		require.True(t, there)
-		for until := time.Now().Add(20 * time.Second); attached(); time.Sleep(time.Millisecond) {
-			require.True(t, time.Now().Before(until), "the program is still there")
-		}
+		})
 		// And the next one finds the place free.
 		a := openXDP(t, XDPConfig{Interface: vethA, Addrs: []netip.Addr{addrA}, Mode: mode})
 		b := openXDP(t, XDPConfig{Interface: vethB, Addrs: []netip.Addr{addrB}, Mode: mode})
 		await(t, end{b, addrB}, end{a, addrA})
 	})
+}
+
+// killChild has a child process open a port, kills it and waits until what it attached to the interface is gone.
+func killChild(t *testing.T, mode string, attached func() bool) {
+	t.Helper()
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	child := exec.Command(exe)
+	child.Env = append(os.Environ(), childEnv+"="+mode)
+	out, err := child.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, child.Start()) // in this thread's namespace
+	said := make([]byte, 500)
+	n, _ := out.Read(said)
+	there := attached()
+	require.NoError(t, child.Process.Kill())
+	_ = child.Wait()
+	require.Equal(t, "open\n", string(said[:n]))
+	require.True(t, there)
+	for until := time.Now().Add(20 * time.Second); attached(); time.Sleep(time.Millisecond) {
+		require.True(t, time.Now().Before(until), "the program is still there")
+	}
 }

@@ -47,25 +47,31 @@ const (
 	regEnd     = asm.R8 // its end, or that of its first piece
 )
 
-// xdpAsm puts a program together.
-type xdpAsm struct {
+// bpfAsm puts a program together.
+type bpfAsm struct {
 	ins    asm.Instructions
 	label  string // of the next instruction
 	v4, v6 []netip.Addr
 	labels int
 }
 
-// xdpProgram returns the program for a port that has addrs and the Ethernet address mac. It hands frames to the
-// socket in the XSK map with descriptor xsks that has the index of the queue.
-func xdpProgram(addrs []netip.Addr, mac [6]byte, xsks int) asm.Instructions {
-	var a xdpAsm
+func newBPFAsm(addrs []netip.Addr) *bpfAsm {
+	var a bpfAsm
 	for _, addr := range addrs {
-		if addr.Is4() {
+		switch {
+		case addr.Is4():
 			a.v4 = append(a.v4, addr)
-		} else {
+		case addr.Is6():
 			a.v6 = append(a.v6, addr)
 		}
 	}
+	return &a
+}
+
+// xdpProgram returns the program for a port that has addrs and the Ethernet address mac. It hands frames to the
+// socket in the XSK map with descriptor xsks that has the index of the queue.
+func xdpProgram(addrs []netip.Addr, mac [6]byte, xsks int) asm.Instructions {
+	a := newBPFAsm(addrs)
 	a.add(
 		asm.Mov.Reg(regContext, asm.R1),
 		asm.LoadMem(regFrame, regContext, 0, asm.Word), // data
@@ -114,13 +120,13 @@ func xdpProgram(addrs []netip.Addr, mac [6]byte, xsks int) asm.Instructions {
 	return a.ins
 }
 
-func (a *xdpAsm) ipv4() {
+func (a *bpfAsm) ipv4() {
 	a.at("ipv4")
 	a.matchIPv4(ipv4DstAt)
 	a.add(asm.Ja.Label("pass"))
 }
 
-func (a *xdpAsm) arp() {
+func (a *bpfAsm) arp() {
 	a.at("arp")
 	a.demand(arpEnd)
 	a.add( // for IPv4 over Ethernet
@@ -135,7 +141,7 @@ func (a *xdpAsm) arp() {
 	a.add(asm.Ja.Label("pass"))
 }
 
-func (a *xdpAsm) ipv6() {
+func (a *bpfAsm) ipv6() {
 	const (
 		icmpv6                      = 58
 		solicitation, advertisement = 135, 136
@@ -159,7 +165,7 @@ func (a *xdpAsm) ipv6() {
 }
 
 // matchIPv4 goes to "ours" if the IPv4 address at off is one of ours. Else it leaves it in r2.
-func (a *xdpAsm) matchIPv4(off int16) {
+func (a *bpfAsm) matchIPv4(off int16) {
 	a.add(asm.LoadMem(asm.R2, regFrame, off, asm.Word))
 	for _, addr := range a.v4 {
 		a.add(asm.JEq.Imm32(asm.R2, native32(addr.AsSlice()), "ours"))
@@ -167,7 +173,7 @@ func (a *xdpAsm) matchIPv4(off int16) {
 }
 
 // matchIPv6 goes to "ours" if the IPv6 address at off is one of ours.
-func (a *xdpAsm) matchIPv6(off int16) {
+func (a *bpfAsm) matchIPv6(off int16) {
 	a.add(
 		asm.LoadMem(asm.R2, regFrame, off, asm.DWord),
 		asm.LoadMem(asm.R3, regFrame, off+8, asm.DWord),
@@ -187,7 +193,7 @@ func (a *xdpAsm) matchIPv6(off int16) {
 }
 
 // demand passes frames shorter than n octets to the kernel.
-func (a *xdpAsm) demand(n int32) {
+func (a *bpfAsm) demand(n int32) {
 	a.add(
 		asm.Mov.Reg(asm.R2, regFrame),
 		asm.Add.Imm(asm.R2, n),
@@ -196,14 +202,14 @@ func (a *xdpAsm) demand(n int32) {
 }
 
 // at gives the next instruction a label.
-func (a *xdpAsm) at(label string) {
+func (a *bpfAsm) at(label string) {
 	if a.label != "" {
 		panic("pktio: two labels for one instruction: " + a.label + " and " + label)
 	}
 	a.label = label
 }
 
-func (a *xdpAsm) add(ins ...asm.Instruction) {
+func (a *bpfAsm) add(ins ...asm.Instruction) {
 	if a.label != "" {
 		ins[0] = ins[0].WithSymbol(a.label)
 		a.label = ""

@@ -129,6 +129,7 @@ func (c *Config) port(b Backend, why *string) (pktio.Port, []buffers, error) {
 		if err != nil {
 			return nil, nil, err
 		}
+		*why += "; " + p.Mode()
 		frames, size, octets := p.Ring()
 		return p, []buffers{pinnedBuffers("packet receive ring, the kernel's memory", frames, size, octets)}, nil
 	}

@@ -61,6 +61,7 @@ func TestPacket(t *testing.T) {
 	b, err := packet("sr-v1", "10.77.0.2/24")
 	require.NoError(t, err)
 	closeAfter(t, a, b)
+	require.Contains(t, iwarp.Explain(a), "; the kernel's IP ", "whether it gets our packets too")
 
 	_, err = packet("sr-v0", "10.77.0.1/24")
 	require.ErrorIs(t, err, netstack.ErrInUse, "a second stack with the same address")
