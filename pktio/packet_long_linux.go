@@ -28,8 +28,8 @@ type longFrames struct {
 const (
 	// maxHead is the longest Ethernet, IP and TCP header of a frame whose payload is put apart.
 	maxHead = EthernetHeader + 60 + 60
-	// longQueue is how many octets of long frames wait at most, those of the kernel's bookkeeping not counted. It is
-	// more than a peer may send unacknowledged.
+	// longQueue is how many octets of long frames may wait: more than a peer may send unacknowledged. The kernel counts
+	// its memory for them, which is up to twice as much.
 	longQueue = 16 << 20
 )
 

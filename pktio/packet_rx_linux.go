@@ -58,8 +58,8 @@ func (r *packetRx) queueLong(fd, mtu int, c *PacketConfig) {
 	if c.WholeRing || c.MaxFrame <= mtu+EthernetHeader {
 		return
 	}
-	// What the kernel lets everyone have holds a handful of super-frames.
-	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, longQueue) != nil ||
+	// What the kernel lets everyone have holds a handful of super-frames. It takes twice of what it is told.
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 2*longQueue) != nil ||
 		unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_COPY_THRESH, 1) != nil {
 		return
 	}

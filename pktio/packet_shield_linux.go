@@ -13,15 +13,16 @@ import (
 )
 
 // shield keeps packets to our addresses from the kernel's own IP, which would look for a way to them in vain, or forward
-// them where it is a router. It is a program at the tcx ingress of the interface: the kernel runs it after packet sockets
-// got a frame, and before tc filters, nftables, bridges and IP. It takes Linux 6.6, CAP_NET_ADMIN and CAP_BPF, and is no
-// condition: without it we receive the same. Other programs there run as ever: ours comes last and ends no frame but ours.
+// them where it is a router. It is a program at the tcx ingress of the interface: the kernel runs it after packet
+// sockets got a frame, and before tc filters, nftables, bridges and IP. It takes Linux 6.6, CAP_NET_ADMIN and CAP_BPF,
+// and is no condition: without it we receive the same. Other programs there run as ever: ours goes behind them and ends
+// our frames alone.
 type shield struct {
 	link link.Link // nil: not there. It ends with its descriptor, even if the process is killed
-	why  string    // it is not there
+	why  string    // why not
 }
 
-// raise puts the shield on an interface, for good once the socket is bound: what it drops was received.
+// raise puts the shield on an interface. The socket is bound by then, or what is dropped would be lost.
 func (s *shield) raise(ifindex int, mac [6]byte, addrs []netip.Addr) {
 	if len(addrs) == 0 {
 		s.why = "no addresses of ours were told"

@@ -49,7 +49,7 @@ func (f *deviceFlags) register(set *pflag.FlagSet) {
 	set.IntVar(&f.mtu, "mtu", 0, "octets of an IP packet; the interface's if 0 (SOFTRDMA_MTU)")
 	set.DurationVar(&f.silence, "keepalive", 0, "how long a silent peer is trusted to be there; 60s if 0, for ever if below")
 	set.StringVar(&f.threads, "threads", "adaptive", "who does the work: c1: one goroutine of the device; c2: the application's; c3: the device's receives, the application's sends; "+
-		"adaptive: c2 while the application polls, else c3; each side has its own (SOFTRDMA_THREADS)")
+		"adaptive: c2 while the application polls, the device's while it does not; each side has its own (SOFTRDMA_THREADS)")
 	f.proto.register(set)
 	set.StringVar(&f.capture, "capture", "", "write our frames to this pcapng file")
 	set.StringVar(&f.stats, "stats", "", "write the device's counters to this JSON file at the end")

@@ -27,7 +27,7 @@
 //
 //	                             receives, places,         PostSend    what had to wait
 //	                             completes                             is sent by
-//	ThreadsAdaptive              who polls, else the       transmits   who polls if it comes up there,
+//	ThreadsAdaptive              who polls, else the       transmits   who has received,
 //	                             receive goroutine                     else the transmit goroutine
 //	ThreadsIO (c1)               the receive goroutine     hands over  the receive goroutine
 //	ThreadsRunToCompletion (c2)  who polls                 transmits   who polls
@@ -35,9 +35,10 @@
 //	                                                                   transmit goroutine
 //
 // "Had to wait" are work requests that found the window shut, read responses,
-// Terminates. ThreadsAdaptive comes to c2 while the application polls, and to c3
-// while it does not. Under c1 and c3 a busy application and its device want a processor
-// each; on a host with fewer, a comparison tells of that before anything else.
+// Terminates. ThreadsAdaptive is c2 while the application polls; while it does not, its
+// PostSend transmits and the receive goroutine does the rest. Under c1 and c3 a busy
+// application and its device want a processor each; on a host with fewer, a comparison
+// tells of that before anything else.
 //
 // Whoever polls package netstack takes frames off the port and runs TCP for them. While
 // nobody does, or has not for 250 us, a goroutine of that package takes them, in every

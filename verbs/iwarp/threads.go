@@ -18,9 +18,9 @@ import (
 type Threads uint8
 
 const (
-	// ThreadsAdaptive is run to completion while the application polls, and what it
-	// leaves undone for half a millisecond, or when it parks, the device's receive
-	// and transmit goroutines do. PostSend transmits.
+	// ThreadsAdaptive is run to completion while the application polls. Where it has not
+	// for half a millisecond, or parks, the device's receive goroutine does the same, and
+	// a transmit goroutine what is left then. PostSend transmits.
 	ThreadsAdaptive Threads = iota
 
 	// ThreadsIO is c1: one goroutine of the device does all packet I/O and the
