@@ -11,8 +11,8 @@
 //
 // Nothing here blocks on the peer, starts a goroutine or looks at a clock. The
 // receive half of a Stream ([Stream.Next], [Stream.Arrive], [Stream.Place],
-// [Stream.Deliver], [Stream.PlaceTagged]) belongs to one goroutine at a time
-// and so does the send half ([Stream.StartTagged], [Stream.StartUntagged],
+// [Stream.Deliver], [Stream.PlaceTagged], [Stream.Pause], [Stream.Received])
+// belongs to one goroutine at a time and so does the send half ([Stream.StartTagged], [Stream.StartUntagged],
 // [Stream.Room], [Stream.Write], [Stream.Abandon], [Stream.Flush]); the two may
 // run at the same time. A Table may be used by any number of goroutines.
 //
@@ -21,7 +21,9 @@
 // A [Segment] and its payload are borrowed until the following call of Next.
 // Memory of a region is used only between [Table.Check] or [Table.Local] and
 // [Region.Release]; [Table.Deregister] waits for such uses, so that nothing
-// touches the memory once it has returned. The one copy of the receive path
+// touches the memory once it has returned. A [Lease] is a use that goes on from
+// segment to segment of a region for as long as the region is valid, until
+// [Stream.Pause] or [Cursor.Release]: a turn of work at most. The one copy of the receive path
 // goes from the stream's octets into the region.
 //
 // # What the ULP decides

@@ -32,8 +32,9 @@ func (s *Stream) Open(qn uint32) bool { return s.rx.queue[qn].open }
 // Place puts the payload of an untagged segment into the buffer that c walks.
 // The segment has passed Arrive, and with a first one c stands at the start of
 // its list. done is true when the message is complete; length is what it has
-// up to this segment. Nothing is placed unless all of the segment may be. An
-// error is an *[Error], or a *[Fault] if the buffer's own memory is bad.
+// up to this segment. Nothing is placed unless all of the segment may be. Until the
+// message is complete c is not released. An error is an *[Error], or a *[Fault] if the
+// buffer's own memory is bad.
 func (s *Stream) Place(g *Segment, c *Cursor) (length uint32, done bool, err error) {
 	q := &s.rx.queue[g.QN()]
 	end := uint64(q.mo) + uint64(g.PayloadLen())
@@ -52,10 +53,10 @@ func (s *Stream) Place(g *Segment, c *Cursor) (length uint32, done bool, err err
 	for _, p := range parts {
 		off += g.Copy(p, off)
 	}
-	c.Release()
-	s.stats.placedIn.Add(uint64(off))
+	s.rx.placed += uint64(off)
 	q.mo, q.open = uint32(end), true
 	if g.Last() {
+		c.Release()
 		s.Deliver(g)
 		return uint32(end), true, nil
 	}

@@ -1,5 +1,7 @@
 package ddp
 
+import "unsafe"
+
 // Region is a checked range of a registered region, held until Release.
 type Region struct {
 	t   *Table
@@ -31,22 +33,11 @@ func (t *Table) Check(s STag, by StreamID, to, n uint64, need Access) (Region, e
 	if kind != 0 {
 		return Region{}, &Fault{kind, s}
 	}
-	size := uint64(len(r.mem))
-	switch {
-	case r.view != nil && r.view.foreign(by):
-		kind = FaultPD
-	case Wraps(to, n):
-		kind = FaultWrap
-	case to < r.base || n > size || to-r.base > size-n:
-		kind = FaultBounds
-	case r.access&need != need:
-		kind = FaultAccess
-	default:
-		off := to - r.base
-		return Region{t, r, r.mem[off : off+n : off+n], to}, nil
+	if kind = r.check(by, to, n, need); kind != 0 {
+		t.drop(r)
+		return Region{}, &Fault{kind, s}
 	}
-	t.drop(r)
-	return Region{}, &Fault{kind, s}
+	return Region{t, r, r.bytes(to-r.base, n), to}, nil
 }
 
 // Local is Check with a position counted from the start of the region, as an
@@ -56,19 +47,62 @@ func (t *Table) Local(s STag, pd PD, off, n uint64, need Access) (Region, error)
 	if kind != 0 {
 		return Region{}, &Fault{kind, s}
 	}
-	size := uint64(len(r.mem))
+	if kind = r.checkLocal(off, n, need); kind != 0 {
+		t.drop(r)
+		return Region{}, &Fault{kind, s}
+	}
+	return Region{t, r, r.bytes(off, n), r.base + off}, nil
+}
+
+// look returns what speaks against a Local of r, found by s, at this moment and
+// without a use.
+func (r *region) look(s STag, pd PD, off, n uint64, need Access) FaultKind {
+	switch {
+	case r == nil, r.stag != s, r.users.Load() < 0:
+		return FaultSTag
+	case r.pd != pd:
+		return FaultPD
+	}
+	return r.checkLocal(off, n, need)
+}
+
+// check returns what speaks against n octets at tagged offset to, for stream by of
+// the region's domain.
+func (r *region) check(by StreamID, to, n uint64, need Access) FaultKind {
+	switch {
+	case r.view != nil && r.view.foreign(by):
+		return FaultPD
+	case Wraps(to, n):
+		return FaultWrap
+	case to < r.base || n > r.size || to-r.base > r.size-n:
+		return FaultBounds
+	case r.access&need != need:
+		return FaultAccess
+	}
+	return 0
+}
+
+// checkLocal is check for octets named by their position.
+func (r *region) checkLocal(off, n uint64, need Access) FaultKind {
 	switch {
 	case r.kind.window():
-		kind = FaultSTag
-	case n > size || off > size-n:
-		kind = FaultBounds
+		return FaultSTag
+	case n > r.size || off > r.size-n:
+		return FaultBounds
 	case r.access&need != need:
-		kind = FaultAccess
-	default:
-		return Region{t, r, r.mem[off : off+n : off+n], r.base + off}, nil
+		return FaultAccess
 	}
-	t.drop(r)
-	return Region{}, &Fault{kind, s}
+	return 0
+}
+
+// show makes mem the memory of a region that nobody knows yet.
+func (r *region) show(mem []byte) {
+	r.mem, r.size = unsafe.SliceData(mem), uint64(len(mem))
+}
+
+// bytes returns n octets from octet off on, for who has a use.
+func (r *region) bytes(off, n uint64) []byte {
+	return unsafe.Slice(r.mem, r.size)[off : off+n : off+n]
 }
 
 // use finds a valid region of pd and counts a user, who calls drop.

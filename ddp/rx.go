@@ -10,13 +10,16 @@ import (
 type rx struct {
 	queue [queues]queue
 	seg   Segment
+	lease Lease // of what tagged segments reach
+
+	segments, placed uint64 // not yet in Stats
 }
 
 // Segment is one received DDP segment, borrowed until the following call of
 // [Stream.Next].
 type Segment struct {
 	Header
-	ulpdu mpa.ULPDU
+	ulpdu *mpa.ULPDU
 }
 
 // Len returns the octets of the segment, header included.
@@ -50,7 +53,7 @@ func (s *Stream) Next() (g *Segment, ok bool, err error) {
 	if !ok || err != nil {
 		return nil, false, err
 	}
-	s.stats.segmentsIn.Add(1)
+	s.rx.segments++
 	g.Header, ok = ParseHeader(g.ulpdu.Head(UntaggedLen))
 	switch {
 	case !ok:
@@ -64,24 +67,39 @@ func (s *Stream) Next() (g *Segment, ok bool, err error) {
 }
 
 // PlaceTagged puts the payload of a tagged segment where its STag and TO say,
-// if that memory grants the rights in need. An empty payload is not checked.
-// An error is an *[Error].
+// if that memory grants the rights in need. An empty payload is not checked. The
+// memory stays in use until Pause or a segment for another region. An error is an
+// *[Error].
 func (s *Stream) PlaceTagged(g *Segment, need Access) error {
 	n := g.PayloadLen()
 	if n == 0 {
 		return nil
 	}
-	mem, err := s.table.Check(g.STag(), s.id, g.TO(), uint64(n), need)
+	mem, err := s.rx.lease.Check(s.table, g.STag(), s.id, g.TO(), uint64(n), need)
 	if err != nil {
 		var f *Fault
 		errors.As(err, &f)
 		return s.Fail(g, TypeTagged, f.Kind.taggedCode(), f)
 	}
-	g.Copy(mem.Bytes(), 0)
-	mem.Release()
-	s.stats.placedIn.Add(uint64(n))
+	g.Copy(mem, 0)
+	s.rx.placed += uint64(n)
 	return nil
 }
+
+// Pause ends the [Lease] that PlaceTagged took and brings Stats up to date: the
+// receive half calls it before it turns to anything but the next segment.
+func (s *Stream) Pause() {
+	r := &s.rx
+	r.lease.End()
+	if r.segments > 0 {
+		s.stats.segmentsIn.Add(r.segments)
+		s.stats.placedIn.Add(r.placed)
+		r.segments, r.placed = 0, 0
+	}
+}
+
+// Received returns how many segments Next has returned.
+func (s *Stream) Received() uint64 { return s.stats.segmentsIn.Load() + s.rx.segments }
 
 // Fail counts a refused segment and returns the error that describes it. The
 // ULP uses it for faults of the DDP layer it finds itself.

@@ -119,6 +119,7 @@ func TestPlaceTagged(t *testing.T) {
 		l.raw(t, tagged(true, 0, ^uint64(0)))
 		require.NoError(t, l.b.PlaceTagged(pull(t, l.b), RemoteWrite))
 	})
+	l.b.Pause()
 	st := l.b.Stats()
 	require.EqualValues(t, 5, st.SegmentsIn)
 	require.EqualValues(t, 3000, st.OctetsIn)

@@ -18,8 +18,10 @@ type Cursor struct {
 	sgl   []SGE
 	size  uint64 // octets of the whole list
 	used  uint32 // octets taken of sgl[0]
-	held  []Region
-	parts [][]byte
+	last  Lease  // of the last piece that was taken alone
+	one   [1][]byte
+	held  []Region // what was taken together
+	parts [][]byte // of the same
 }
 
 // Reset begins a new list for protection domain pd. It keeps sgl until the
@@ -41,20 +43,40 @@ func (c *Cursor) Check(need Access) error {
 		if e.Len == 0 {
 			continue
 		}
-		g, err := c.table.Local(e.STag, c.pd, e.Off, uint64(e.Len), need)
-		if err != nil {
-			return err
+		r := c.last.find(c.table, e.STag)
+		if kind := r.look(e.STag, c.pd, e.Off, uint64(e.Len), need); kind != 0 {
+			return &Fault{kind, e.STag}
 		}
-		g.Release()
 	}
 	return nil
 }
 
-// Take returns the next n octets as pieces that stay usable until Release. It
-// does all checks before it returns anything; an error is a *[Fault] and leaves
-// nothing held. To take more than the list holds is misuse and panics.
+// Take returns the next n octets as pieces that stay usable until the next Take or
+// Release. In between the Cursor has a [Lease]. Take does all checks before it returns
+// anything; an error is a *[Fault] and leaves nothing held. To take more than the list
+// holds is misuse and panics.
 func (c *Cursor) Take(n int, need Access) ([][]byte, error) {
-	c.parts = c.parts[:0]
+	if len(c.held) > 0 {
+		c.drop()
+	}
+	if n <= 0 {
+		return nil, nil
+	}
+	if len(c.sgl) == 0 || n > int(c.sgl[0].Len-c.used) {
+		return c.gather(n, need)
+	}
+	e := &c.sgl[0]
+	mem, err := c.last.local(c.table, e.STag, c.pd, e.Off+uint64(c.used), uint64(n), need)
+	if err != nil {
+		return nil, err
+	}
+	c.pass(n)
+	c.one[0] = mem
+	return c.one[:], nil
+}
+
+// gather is Take for octets of several elements.
+func (c *Cursor) gather(n int, need Access) ([][]byte, error) {
 	for n > 0 {
 		if len(c.sgl) == 0 {
 			panic("ddp: more taken than the scatter/gather list holds")
@@ -69,22 +91,34 @@ func (c *Cursor) Take(n int, need Access) ([][]byte, error) {
 			}
 			c.held = append(c.held, g)
 			c.parts = append(c.parts, g.Bytes())
-			c.used += uint32(k)
 			n -= k
 		}
-		if c.used == e.Len {
-			c.sgl, c.used = c.sgl[1:], 0
-		}
+		c.pass(k)
 	}
 	return c.parts, nil
 }
 
-// Release ends the use of what Take returned last.
+// pass moves on by n octets of the first element.
+func (c *Cursor) pass(n int) {
+	if c.used += uint32(n); c.used == c.sgl[0].Len {
+		c.sgl, c.used = c.sgl[1:], 0
+	}
+}
+
+// Release ends the use of what Take returned last, and the Lease.
 func (c *Cursor) Release() {
+	c.last.End()
+	c.one[0] = nil
+	if len(c.held) > 0 {
+		c.drop()
+	}
+}
+
+// drop ends the use of what gather returned.
+func (c *Cursor) drop() {
 	for i := range c.held {
 		c.held[i].Release()
 	}
 	clear(c.parts)
-	c.held = c.held[:0]
-	c.parts = c.parts[:0]
+	c.held, c.parts = c.held[:0], c.parts[:0]
 }

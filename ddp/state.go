@@ -37,7 +37,8 @@ func NewStream(c *mpa.Conn, t *Table, id StreamID) *Stream {
 	return s
 }
 
-// counters are what Stats reads. Each is written by one half only.
+// counters are what Stats reads. Each is written by one half only, which adds up on
+// its own and publishes at the end of a batch.
 type counters struct {
 	segmentsIn, placedIn   atomic.Uint64
 	segmentsOut, octetsOut atomic.Uint64
@@ -51,7 +52,8 @@ type Stats struct {
 	Errors                 uint64 // segments refused
 }
 
-// Stats returns the counters. Any goroutine may call it.
+// Stats returns the counters. Any goroutine may call it. What is in the batch under way,
+// which ends with Flush or Pause, is not counted yet.
 func (s *Stream) Stats() Stats {
 	return Stats{
 		SegmentsIn: s.stats.segmentsIn.Load(), OctetsIn: s.stats.placedIn.Load(),

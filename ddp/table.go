@@ -89,8 +89,9 @@ type Table struct {
 // another key, rights or memory is to put another region in its place.
 type region struct {
 	users   atomic.Int64 // uses that hold the memory; dead added once invalid
-	base    uint64       // tagged offset of mem[0]
-	mem     []byte       // cleared when the last user of a freed region has left
+	base    uint64       // tagged offset of the first octet
+	size    uint64       // octets
+	mem     *byte        // the first octet; cleared when the last user of a freed region has left
 	view    *view        // what makes it a bound window; apart, for the rest to fill one cache line
 	stag    STag
 	pd      PD
@@ -122,15 +123,16 @@ func (t *Table) Register(mem []byte, pd PD, a Access) (STag, uint64, error) {
 	if len(mem) == 0 {
 		return 0, 0, ErrNoMemory
 	}
-	base := uint64(0)
+	r := &region{pd: pd, access: a}
+	r.show(mem)
 	if a&ZeroBased == 0 {
-		base = uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem))))
+		r.base = uint64(uintptr(unsafe.Pointer(r.mem)))
 	}
-	s, err := t.add(&region{pd: pd, access: a, base: base, mem: mem})
+	s, err := t.add(r)
 	if err != nil {
 		return 0, 0, err
 	}
-	return s, base, nil
+	return s, r.base, nil
 }
 
 // add publishes r under a new STag.
@@ -158,7 +160,9 @@ func (t *Table) RegisterBase(mem []byte, pd PD, a Access, base uint64, s STag) e
 	case s.index() == 0:
 		return ErrUnknownSTag
 	}
-	if !t.shard(s).insert(t, &region{stag: s, pd: pd, access: a, base: base, mem: mem}) {
+	r := &region{stag: s, pd: pd, access: a, base: base}
+	r.show(mem)
+	if !t.shard(s).insert(t, r) {
 		return ErrTableFull
 	}
 	t.live.Add(1)
@@ -198,10 +202,10 @@ func (t *Table) AllowInvalidate(s STag) error {
 }
 
 // Deregister ends the region or window. It waits for uses in progress, each no
-// longer than the copy of one segment: after it has returned no access through s
-// happens any more. The caller must not hold a [Region] of s itself. The key of s
-// matters only for a region of [Table.Register], as those of others change. The
-// error is [ErrUnknownSTag] or, with nothing changed, [ErrBound].
+// longer than it takes to move one segment: after it has returned no access through
+// s happens any more. The caller must not hold a [Region] or [Lease] of s itself. The
+// key of s matters only for a region of [Table.Register], as those of others change.
+// The error is [ErrUnknownSTag] or, with nothing changed, [ErrBound].
 func (t *Table) Deregister(s STag) error {
 	sh := t.shard(s)
 	sh.mu.Lock()

@@ -17,6 +17,8 @@ type tx struct {
 	size   uint32
 	sent   uint32
 
+	segments, octets uint64 // not yet in Stats
+
 	head [UntaggedLen]byte
 }
 
@@ -100,8 +102,8 @@ func (s *Stream) Write(payload [][]byte) (done bool, err error) {
 	if err := s.conn.Write(h, payload); err != nil {
 		return false, err
 	}
-	s.stats.segmentsOut.Add(1)
-	s.stats.octetsOut.Add(uint64(n))
+	t.segments++
+	t.octets += uint64(n)
 	t.sent += n
 	t.busy = !last
 	return last, nil
@@ -111,8 +113,15 @@ func (s *Stream) Write(payload [][]byte) (done bool, err error) {
 // Terminate may follow.
 func (s *Stream) Abandon() { s.tx.busy = false }
 
-// Flush hands everything written to the byte stream.
-func (s *Stream) Flush() error { return s.conn.Flush() }
+// Flush hands everything written to the byte stream and brings Stats up to date.
+func (s *Stream) Flush() error {
+	if t := &s.tx; t.segments > 0 {
+		s.stats.segmentsOut.Add(t.segments)
+		s.stats.octetsOut.Add(t.octets)
+		t.segments, t.octets = 0, 0
+	}
+	return s.conn.Flush()
+}
 
 // Table returns the table the stream places into.
 func (s *Stream) Table() *Table { return s.table }

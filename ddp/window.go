@@ -38,7 +38,9 @@ func (t *Table) AllocFast(mem []byte, pd PD) (STag, uint64, error) {
 	if len(mem) == 0 {
 		return 0, 0, ErrNoMemory
 	}
-	r := &region{pd: pd, kind: fast, revoke: true, mem: mem, base: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem))))}
+	r := &region{pd: pd, kind: fast, revoke: true}
+	r.show(mem)
+	r.base = uint64(uintptr(unsafe.Pointer(r.mem)))
 	r.users.Store(dead)
 	s, err := t.add(r)
 	return s, r.base, err
@@ -63,7 +65,7 @@ func (t *Table) Bind(b Binding, by StreamID) error {
 	next := &region{stag: b.Window, pd: by.PD, access: b.Access}
 	if b.Len == 0 {
 		next.users.Store(dead) // a type 1 window that shows nothing; the other type refuses it
-	} else if kind := t.show(next, &b); kind != 0 {
+	} else if kind := t.part(next, &b); kind != 0 {
 		return &Fault{kind, b.Region}
 	}
 	kind := t.renew(next, by, func(old *region) FaultKind {
@@ -93,19 +95,18 @@ func (t *Table) Bind(b Binding, by StreamID) error {
 	return nil
 }
 
-// show lets next show the part of a region that b names, which counts it as a
+// part lets next show the part of a region that b names, which counts it as a
 // window from then on.
-func (t *Table) show(next *region, b *Binding) FaultKind {
+func (t *Table) part(next *region, b *Binding) FaultKind {
 	r, kind := t.use(b.Region, next.pd)
 	if kind != 0 {
 		return kind
 	}
 	defer t.drop(r)
-	size := uint64(len(r.mem))
 	switch {
 	case r.kind.window():
 		return FaultSTag
-	case b.Len > size || b.Off > size-b.Len:
+	case b.Len > r.size || b.Off > r.size-b.Len:
 		return FaultBounds
 	case r.access&(MWBind|ZeroBased) != MWBind, b.Access&^windowRights != 0,
 		b.Access&(RemoteWrite|RemoteAtomic) != 0 && r.access&LocalWrite == 0:
@@ -114,7 +115,7 @@ func (t *Table) show(next *region, b *Binding) FaultKind {
 		return FaultSTag // it is just going
 	}
 	next.view, next.base = &view{parent: r}, r.base+b.Off
-	next.mem = r.mem[b.Off : b.Off+b.Len : b.Off+b.Len]
+	next.show(r.bytes(b.Off, b.Len))
 	return 0
 }
 
@@ -132,7 +133,7 @@ func (t *Table) Renew(s STag, by StreamID, a Access) error {
 		case a&ZeroBased != 0:
 			return FaultAccess
 		}
-		next.mem, next.base = old.mem, old.base
+		next.mem, next.size, next.base = old.mem, old.size, old.base
 		return 0
 	})
 	if kind != 0 {

@@ -139,7 +139,7 @@ func replayFPDUs(t *testing.T, b []byte, crc bool, seed uint64) (n int) {
 	var err error
 	for rounds := 0; err == nil; rounds++ {
 		require.Less(t, rounds, 1000+len(b), "the end is noticed")
-		var u ULPDU
+		var u *ULPDU
 		var ok bool
 		require.NoError(t, soon(func() { u, ok, err = c.Next() }))
 		if !ok {

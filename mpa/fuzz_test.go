@@ -96,7 +96,7 @@ func checkNext(t require.TestingT, pool *mempool.Pool, b []byte, p Params, pos, 
 	var err error
 	for rounds := 0; err == nil; rounds++ {
 		require.Less(t, rounds, 1000+10*len(b), "the end is noticed")
-		var u ULPDU
+		var u *ULPDU
 		var ok bool
 		require.NoError(t, soon(func() { u, ok, err = c.Next() }))
 		if ok {

@@ -89,14 +89,14 @@ func readEnd(t testing.TB, s *simnet.Stream, end error) []byte {
 }
 
 // octets returns a copy of the ULPDU, taken in three ways.
-func octets(t testing.TB, u ULPDU) []byte {
+func octets(t testing.TB, u *ULPDU) []byte {
 	t.Helper()
 	b, err := taken(u)
 	require.NoError(t, err)
 	return b
 }
 
-func taken(u ULPDU) ([]byte, error) {
+func taken(u *ULPDU) ([]byte, error) {
 	b := make([]byte, u.Len())
 	if n := u.CopyTo(b, 0); n != len(b) {
 		return nil, fmt.Errorf("CopyTo gave %d of %d octets", n, len(b))

@@ -18,14 +18,14 @@ type markedRx struct {
 // takeMarked is take where we asked for markers: it removes and checks them.
 // The CRC has its say first, as a flipped bit in a marker is no disagreement
 // between marker and length.
-func (c *Conn) takeMarked() (ULPDU, bool, error) {
+func (c *Conn) takeMarked() (bool, error) {
 	r, m := &c.rx, c.rx.marked
 	head, mark := 0, toMarker(m.pos) // places in the FPDU of ULPDU_Length and of the next marker
 	if mark == 0 {
 		head = markerLen
 	}
 	if r.ready < head+lengthLen {
-		return ULPDU{}, false, nil
+		return false, nil
 	}
 	at := cursor{m.view, m.i, m.off}
 	at.skip(head)
@@ -33,14 +33,14 @@ func (c *Conn) takeMarked() (ULPDU, bool, error) {
 	n := int(binary.BigEndian.Uint16(r.word[:]))
 	size := markedSize(m.pos, n)
 	if r.ready < size {
-		return ULPDU{}, false, nil
+		return false, nil
 	}
 	if r.crc {
 		at = cursor{m.view, m.i, m.off}
 		crc := at.sum(0, size-crcLen)
 		at.read(r.word[:])
 		if crc != getCRC(r.word[:]) {
-			return ULPDU{}, false, c.crcError()
+			return false, c.crcError()
 		}
 	}
 	at = cursor{m.view, m.i, m.off}
@@ -51,7 +51,7 @@ func (c *Conn) takeMarked() (ULPDU, bool, error) {
 		if k == mark {
 			at.read(r.word[:])
 			if got, want := binary.BigEndian.Uint16(r.word[2:]), uint16(markerFor(k, head)); got&^3 != want {
-				return ULPDU{}, false, c.markerError(m.pos+uint64(k), got, want)
+				return false, c.markerError(m.pos+uint64(k), got, want)
 			}
 			k, mark = k+markerLen, mark+markerGap
 			continue
@@ -69,15 +69,15 @@ func (c *Conn) takeMarked() (ULPDU, bool, error) {
 		}
 		at.skip(run)
 	}
-	u := ULPDU{n: n, r: r}
+	r.u.first, r.u.n, r.u.next = nil, n, 1
 	if n > 0 {
-		u.first, u.next = m.parts[0], 1
+		r.u.first = m.parts[0]
 	}
 	r.view, r.i = m.parts, len(m.parts)
 	m.i, m.off = at.i, at.off
 	m.pos += uint64(size)
 	r.passed(size)
-	return u, true, nil
+	return true, nil
 }
 
 func (c *Conn) markerError(pos uint64, got, want uint16) error {

@@ -48,7 +48,7 @@ func TestMarkersRemoved(t *testing.T) {
 				}
 				want := count(n)
 				require.NoError(t, far.Writev([][]byte{m.Frame(want)}))
-				var u ULPDU
+				var u *ULPDU
 				ok := false
 				for rounds := 0; !ok; rounds++ {
 					var err error

@@ -68,7 +68,7 @@ func TestFixedPieces(t *testing.T) {
 					var err error
 					require.NoError(t, soon(func() {
 						for ok := true; ok && err == nil && len(got) < len(want); {
-							var u ULPDU
+							var u *ULPDU
 							if u, ok, err = c.Next(); ok {
 								var b []byte
 								b, err = taken(u)

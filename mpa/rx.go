@@ -29,44 +29,45 @@ type rx struct {
 
 	fpdus, octets uint64 // not yet in Stats
 
+	u    ULPDU         // handed out last
 	word [crcLen]byte  // a length or CRC field that is cut in two; not local, or it would be allocated
 	head [MaxHead]byte // for ULPDU.Head
 }
 
-// Next returns the next ULPDU, whole and with its CRC checked. It is borrowed
-// until the following call of Next. ok is false if more octets are needed, or
-// FPDU mode has not begun.
+// Next returns the next ULPDU, whole and with its CRC checked. It is borrowed,
+// octets and all, until the following call of Next. ok is false if more octets are
+// needed, or FPDU mode has not begun.
 //
 // Errors stick. io.EOF: the peer sent FIN after a whole FPDU. Otherwise an
 // *[Error]: [CodeClosed] for a stream that ended or died anywhere else,
 // [CodeCRC] for a bad CRC and [CodeMarker] for a wrong marker under a CRC that
 // is right or off; the stream is left open for a Terminate then.
-func (c *Conn) Next() (u ULPDU, ok bool, err error) {
+func (c *Conn) Next() (u *ULPDU, ok bool, err error) {
 	r := &c.rx
 	if r.err != nil {
-		return ULPDU{}, false, r.err
+		return nil, false, r.err
 	}
 	if state(c.state.Load()) != stateFPDU {
-		return ULPDU{}, false, c.nextEarly()
+		return nil, false, c.nextEarly()
 	}
 	if r.used < discardBatch {
-		if u, ok, err = c.take(); ok || err != nil {
-			return u, ok, err
+		if ok, err = c.take(); ok || err != nil {
+			return &r.u, ok, err
 		}
 	}
 	c.refill()
-	if u, ok, err = c.take(); ok || err != nil {
-		return u, ok, err
+	if ok, err = c.take(); ok || err != nil {
+		return &r.u, ok, err
 	}
 	if r.end != nil {
-		return ULPDU{}, false, c.ended()
+		return nil, false, c.ended()
 	}
 	c.letGo()
-	return ULPDU{}, false, nil
+	return nil, false, nil
 }
 
 // take hands out the FPDU at the cursor, if it is complete.
-func (c *Conn) take() (ULPDU, bool, error) {
+func (c *Conn) take() (bool, error) {
 	r := &c.rx
 	if r.i >= len(r.view) { // always with markers, so that they cost others nothing
 		return c.takeSpread()
@@ -81,23 +82,24 @@ func (c *Conn) take() (ULPDU, bool, error) {
 		return c.takeSpread()
 	}
 	if r.crc && crc32c.Update(0, s[:size-crcLen]) != getCRC(s[size-crcLen:]) {
-		return ULPDU{}, false, c.crcError()
+		return false, c.crcError()
 	}
 	if r.off += size; len(s) == size {
 		r.i, r.off = r.i+1, 0
 	}
 	r.passed(size)
-	return ULPDU{first: s[lengthLen : lengthLen+n : lengthLen+n], n: n, r: r}, true, nil
+	r.u.first, r.u.n = s[lengthLen:lengthLen+n:lengthLen+n], n
+	return true, nil
 }
 
 // takeSpread is take for an FPDU that does not lie in one piece.
-func (c *Conn) takeSpread() (ULPDU, bool, error) {
+func (c *Conn) takeSpread() (bool, error) {
 	r := &c.rx
 	if r.marked != nil {
 		return c.takeMarked()
 	}
 	if r.ready < lengthLen {
-		return ULPDU{}, false, nil
+		return false, nil
 	}
 	at := cursor{r.view, r.i, r.off}
 	b := r.word[:]
@@ -105,24 +107,23 @@ func (c *Conn) takeSpread() (ULPDU, bool, error) {
 	n := int(binary.BigEndian.Uint16(b))
 	size := FPDUSize(n)
 	if r.ready < size {
-		return ULPDU{}, false, nil
+		return false, nil
 	}
-	u := ULPDU{n: n, r: r}
-	u.first, u.next = at.rest(), at.i+1
-	u.first = u.first[:min(n, len(u.first))]
+	first, next := at.rest(), at.i+1
 	if r.crc {
 		crc := crc32c.Update(0, b[:lengthLen])
 		crc = at.sum(crc, size-lengthLen-crcLen)
 		at.read(b)
 		if crc != getCRC(b) {
-			return ULPDU{}, false, c.crcError()
+			return false, c.crcError()
 		}
 	} else {
 		at.skip(size - lengthLen)
 	}
+	r.u.first, r.u.n, r.u.next = first[:min(n, len(first))], n, next
 	r.i, r.off = at.i, at.off
 	r.passed(size)
-	return u, true, nil
+	return true, nil
 }
 
 func (r *rx) passed(size int) {
@@ -157,7 +158,7 @@ func (c *Conn) letGo() {
 		c.stats.octetsIn.Add(r.octets)
 	}
 	r.fpdus, r.octets = 0, 0
-	r.view, r.i, r.off, r.ready, r.used = nil, 0, 0, 0, 0
+	r.view, r.i, r.off, r.ready, r.used, r.u.first = nil, 0, 0, 0, 0, nil
 	if m := r.marked; m != nil {
 		clear(m.parts)
 		m.view, m.i, m.off = nil, 0, 0

@@ -125,7 +125,7 @@ func TestNextAnything(t *testing.T) {
 				require.ErrorIs(t, err, syscall.ENOBUFS)
 				break
 			}
-			var u ULPDU
+			var u *ULPDU
 			ok := false
 			for rounds := 0; !ok; rounds++ {
 				var err error

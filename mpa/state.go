@@ -74,6 +74,7 @@ type Conn struct {
 // Each has to hold the largest FPDU written; room for several makes batches.
 func NewConn(bs ByteStream, pool *mempool.Pool) *Conn {
 	c := &Conn{bs: bs}
+	c.rx.u.r = &c.rx
 	c.tx.pool = pool
 	return c
 }

@@ -66,6 +66,7 @@ type txSide struct {
 type rxSide struct {
 	polled atomic.Bool   // Poll is awake
 	looks  atomic.Uint64 // times Poll looked at the port
+	timer  *time.Timer   // goes off when Poll is awake and looks no more
 	roused chan struct{} // one token: Poll went to sleep
 	stop   chan struct{} // closed to end the pump
 	done   chan struct{} // closed when the pump has ended; nil before it started

@@ -19,6 +19,7 @@ func (s *Stack) Poll(ev []Event, wait time.Duration) int {
 	}
 	n, _, stop := s.gather(ev)
 	if stop || wait == 0 {
+		s.pace(n > 0)
 		return n
 	}
 	start := time.Now()
@@ -49,6 +50,17 @@ func (s *Stack) Poll(ev []Event, wait time.Duration) int {
 		if n, _, stop = s.gather(ev); stop {
 			return n
 		}
+	}
+}
+
+// pace offers the CPU to other threads when Poll, which is called again and again and does not wait, has found nothing
+// for some time: see yieldEvery. An answer that comes in time finds nothing offered.
+func (s *Stack) pace(found bool) {
+	if s.vain++; found {
+		s.vain = 0
+	} else if s.vain == yieldVain {
+		s.vain = 0
+		osYield()
 	}
 }
 

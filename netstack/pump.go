@@ -15,13 +15,17 @@ import (
 // the same octets would cost a core and gain nothing.
 //
 // The pump is the goroutine that receives when Poll cannot. While Poll sleeps the pump waits in the port. While Poll is
-// awake the pump only looks whether Poll still comes by: a caller busy with what he got must not hold up TCP.
+// awake the pump waits for Poll to come by no more: a caller busy with what he got must not hold up TCP.
 
 const (
 	// rxBatch is how many frames are taken from the port at once.
 	rxBatch = 64
-	// watch is how long the port may go without anyone looking at it while Poll is awake.
-	watch = 250 * time.Microsecond
+	// watch is how long the port may go without anyone looking at it while Poll is awake. The runtime's poller, which keeps
+	// the time for it, may add as much.
+	watch = 500 * time.Microsecond
+	// putOff is after how many looks the timer for it is set anew. So it does not go off while Poll keeps coming by, for
+	// then a thread wakes up for nothing and takes a core from somebody, where they are few.
+	putOff = 256
 )
 
 // start begins to receive. fail is called once if the port gives up by itself.
@@ -34,6 +38,7 @@ func (l *link) start(spin time.Duration, fail func(error)) {
 	} else {
 		l.rx.gro = l.newGRO()
 	}
+	l.rx.timer = time.NewTimer(watch)
 	l.rx.roused = make(chan struct{}, 1)
 	l.rx.stop = make(chan struct{})
 	l.rx.done = make(chan struct{})
@@ -66,7 +71,9 @@ func (l *link) look() int {
 		return 0
 	}
 	defer l.rx.mu.Unlock()
-	l.rx.looks.Add(1)
+	if l.rx.looks.Add(1)%putOff == 0 {
+		l.rx.timer.Reset(watch)
+	}
 	n, err := l.port.Recv(l.rx.frames, 0)
 	l.take(n, err)
 	l.rx.inline.acknowledge(false)
@@ -90,20 +97,19 @@ func (l *link) leave() {
 // pump receives while Poll does not, until the port is closed or gives up.
 func (l *link) pump() {
 	defer close(l.rx.done)
-	timer := time.NewTimer(watch)
-	defer timer.Stop()
+	defer l.rx.timer.Stop()
 	for ok := true; ok; {
 		if !l.rx.polled.Load() {
 			ok = l.wait()
 			continue
 		}
 		looks := l.rx.looks.Load()
-		timer.Reset(watch)
+		l.rx.timer.Reset(watch)
 		select {
 		case <-l.rx.stop:
 			ok = l.catchUp() // the port takes back what it lent
 		case <-l.rx.roused:
-		case <-timer.C:
+		case <-l.rx.timer.C:
 			if l.rx.looks.Load() == looks {
 				ok = l.catchUp()
 			}

@@ -3,12 +3,17 @@ package netstack
 import (
 	"runtime"
 	"time"
+
+	"github.com/softrdma/softrdma/internal/yield"
 )
 
 // yieldEvery is after how much spinning the CPU is offered to other threads. The kernel's own may be among them: once
 // it has left packets to ksoftirqd, which runs when the CPU is free, a frame just sent on a veth goes nowhere while its
 // sender spins for the answer. An answer that comes in time finds nothing offered.
 const yieldEvery = 25 * time.Microsecond
+
+// yieldVain is after how many calls of Poll in vain it is offered to them where Poll does not look at the clock.
+const yieldVain = 256
 
 // spinner paces a loop that looks for something again and again.
 type spinner struct {
@@ -37,7 +42,9 @@ func (s *spinner) again() bool {
 	if now >= s.next {
 		osYield()
 		s.next = now + yieldEvery
+		runtime.Gosched() // other processors' goroutines, too
+	} else {
+		yield.Now()
 	}
-	runtime.Gosched()
 	return true
 }

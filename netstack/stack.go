@@ -14,6 +14,7 @@ import (
 type Stack struct {
 	ready   ready
 	spin    time.Duration
+	vain    int           // calls of Poll without wait that found nothing; the receive goroutine's
 	timeout time.Duration // for attempts to connect
 
 	user *userStack   // one of the two carriers

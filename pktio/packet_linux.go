@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -22,8 +21,10 @@ import (
 type Packet struct {
 	link Link
 	dev  iface
-	file *os.File // the socket, in Go's poller
+	sock *os.File // the socket
 	raw  syscall.RawConn
+	file *os.File // the epoll instance that holds it, in Go's poller
+	wait syscall.RawConn
 
 	state   atomic.Uint32
 	unmap   sync.Once
@@ -48,7 +49,7 @@ func OpenPacket(c PacketConfig) (*Packet, error) {
 	if err := c.setDefaults(); err != nil {
 		return nil, err
 	}
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if errors.Is(err, os.ErrPermission) {
 		return nil, fmt.Errorf("pktio: a packet socket on %s needs CAP_NET_RAW: run as root, give the program the right with \"setcap cap_net_raw+ep PROGRAM\", or use the kernel backend: %w", c.Interface, err)
 	} else if err != nil {
@@ -62,13 +63,17 @@ func OpenPacket(c PacketConfig) (*Packet, error) {
 		_ = unix.Close(fd)
 		return nil, err
 	}
-	p.file = os.NewFile(uintptr(fd), "packet:"+c.Interface)
-	if p.raw, err = p.file.SyscallConn(); err == nil {
-		err = p.file.SetDeadline(time.Time{}) // fails where the poller has not taken the socket
+	p.sock = os.NewFile(uintptr(fd), "packet:"+c.Interface)
+	// Not sooner, or Go would put the socket into its poller.
+	if err = unix.SetNonblock(fd, true); err == nil {
+		p.raw, err = p.sock.SyscallConn()
+	}
+	if err == nil {
+		err = p.openPoller()
 	}
 	if err != nil {
 		_ = p.Close()
-		return nil, fmt.Errorf("pktio: the packet socket on %s cannot be waited for: %w", c.Interface, err)
+		return nil, err
 	}
 	return p, nil
 }
@@ -206,7 +211,12 @@ func (p *Packet) Close() error {
 	if old&stateClosed != 0 {
 		return nil
 	}
-	err := p.file.Close()
+	err := p.sock.Close()
+	if p.file != nil {
+		if ferr := p.file.Close(); err == nil { // wakes a receiver
+			err = ferr
+		}
+	}
 	p.shield.lower()
 	if old&(stateReceiving|stateLent) == 0 {
 		p.unmapRing()

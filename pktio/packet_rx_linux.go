@@ -40,11 +40,19 @@ type packetRx struct {
 	lent     int         // slots before cur that are not given back
 
 	empty  uint32 // polls since the last look
+	polls  uint32 // since the last wait
+	deaf   bool   // arriving frames do not wake the poller
 	broken error  // there is no more to be had
 
-	// For tryRecv and lookFd, which are made into functions once so that Recv does not allocate.
+	// For tryRecv and others, which are made into functions once so that Recv does not allocate.
 	try   func(fd uintptr) bool
 	look  func(fd uintptr)
+	ears  func(fd uintptr)
+	tell  func(fd uintptr)
+	epoll int
+	op    int
+	event unix.EpollEvent
+	heard error
 	batch []Frame
 	n     int
 	err   error
@@ -141,6 +149,11 @@ func (p *Packet) Recv(batch []Frame, wait time.Duration) (int, error) {
 			n, err = p.park(batch, wait)
 		} else if r.empty++; r.empty >= lookEvery {
 			n, err = p.glance(batch)
+		}
+	}
+	if wait == 0 && !r.deaf {
+		if r.polls++; r.polls >= deafAfter {
+			p.setDeaf(true)
 		}
 	}
 	if p.leave(n) && n == 0 {
@@ -284,6 +297,10 @@ func (p *Packet) park(batch []Frame, wait time.Duration) (int, error) {
 	if wait > 0 {
 		until = time.Now().Add(wait)
 	}
+	r.polls = 0
+	if r.deaf {
+		p.setDeaf(false)
+	}
 	for {
 		deadline := until
 		r.armed = !p.dev.downSince.IsZero()
@@ -293,7 +310,7 @@ func (p *Packet) park(batch []Frame, wait time.Duration) (int, error) {
 			}
 		}
 		p.alarm.arm(p.file, deadline)
-		err := p.raw.Read(r.try)
+		err := p.wait.Read(r.try)
 		switch {
 		case r.n > 0:
 			return r.n, nil
@@ -305,12 +322,7 @@ func (p *Packet) park(batch []Frame, wait time.Duration) (int, error) {
 		case p.state.Load()&stateClosed != 0:
 			return 0, nil
 		default:
-			// The poller gave up on the socket, as it does for an error event that comes alone. Look for
-			// ourselves and let the event pass.
-			if n, err := p.glance(batch); n > 0 || err != nil {
-				return n, err
-			}
-			time.Sleep(lookAgain / 10)
+			return 0, fmt.Errorf("pktio: waiting for interface %s: %w", p.link.Name, err)
 		}
 		if !until.IsZero() && !time.Now().Before(until) {
 			return 0, nil
@@ -319,13 +331,13 @@ func (p *Packet) park(batch []Frame, wait time.Duration) (int, error) {
 }
 
 // tryRecv is asked by the poller, before it waits and at each event. It returns true to end the wait.
-func (p *Packet) tryRecv(fd uintptr) bool {
+func (p *Packet) tryRecv(uintptr) bool {
 	r := &p.rx
 	if r.n = p.take(r.batch); r.n > 0 || r.broken != nil {
 		r.err = r.broken
 		return true
 	}
-	p.lookFd(fd)
+	_ = p.raw.Control(r.look)
 	return r.err != nil || !p.dev.downSince.IsZero() && !r.armed
 }
 

@@ -101,10 +101,16 @@ type Event struct {
 
 // Progress is what Pump reports.
 type Progress struct {
-	Sent    bool   // the submitted operation, or its request, has been handed to the transport whole
-	SentID  uint64 // its ID
-	Blocked bool   // no room: call again when the byte stream is writable
-	WantOp  bool   // ready for Submit
-	More    bool   // responses remain to be sent: call again, after Submit if there is an operation
-	Turn    bool   // much was moved and more is left: let others have a turn, then call again
+	Sent   bool   // the submitted operation, or its request, has been handed to the transport whole
+	SentID uint64 // its ID
+	Next
+}
+
+// Next is the part of a [Progress] that says what to do next. It is apart because the
+// compiler keeps only small structs in registers.
+type Next struct {
+	Blocked bool // no room: call again when the byte stream is writable
+	WantOp  bool // ready for Submit
+	More    bool // responses remain to be sent: call again, after Submit if there is an operation
+	Turn    bool // much was moved and more is left: let others have a turn, then call again
 }

@@ -19,20 +19,35 @@ import (
 // the error of a dead connection. An operation that was not reported sent by
 // then is given back to the caller, whatever of it has left.
 func (s *Stream) Pump() (Progress, error) {
+	p, err := s.pump()
+	s.letGo()
+	return p, err
+}
+
+// letGo ends the use of what the segments before were read from.
+func (s *Stream) letGo() {
+	t := &s.tx
+	t.cursor.Release()
+	t.source.End()
+	t.parts[0] = nil
+}
+
+// pump is Pump. From segment to segment it keeps the use of the memory it reads.
+func (s *Stream) pump() (Progress, error) {
 	t := &s.tx
 	for {
 		switch {
 		case t.err != nil:
 			return Progress{}, t.err
 		case !s.gate.Load():
-			return Progress{WantOp: t.op == nil}, nil
+			return Progress{Next: Next{WantOp: t.op == nil}}, nil
 		case t.now != msgTerminate && s.due.Load() != nil:
 			if !s.startTerminate() {
 				return Progress{}, ErrStopped
 			}
 		case t.turn >= maxTurn:
 			t.turn = 0
-			return Progress{WantOp: t.op == nil, Turn: true}, nil
+			return Progress{Next: Next{WantOp: t.op == nil, Turn: true}}, nil
 		case t.now == nothing:
 			if !s.startNext() {
 				return s.idle(), nil
@@ -43,7 +58,7 @@ func (s *Stream) Pump() (Progress, error) {
 		case err != nil:
 			return Progress{}, s.broken(err)
 		case !ok:
-			return Progress{Blocked: true, WantOp: t.op == nil}, nil
+			return Progress{Next: Next{Blocked: true, WantOp: t.op == nil}}, nil
 		case done:
 			if p, stop, err := s.finish(); stop {
 				return p, err
@@ -52,9 +67,14 @@ func (s *Stream) Pump() (Progress, error) {
 	}
 }
 
-// Flush hands what Pump has moved to the byte stream.
+// Flush hands what Pump has moved to the byte stream and brings Stats up to date.
 func (s *Stream) Flush() error {
 	t := &s.tx
+	if t.writes > 0 || t.sends > 0 {
+		s.stats.writesOut.Add(t.writes)
+		s.stats.sendsOut.Add(t.sends)
+		t.writes, t.sends = 0, 0
+	}
 	if t.err != nil {
 		return t.err
 	}
@@ -72,7 +92,7 @@ func (s *Stream) idle() Progress {
 	if t.offered = more; !more {
 		t.burst = 0
 	}
-	return Progress{WantOp: t.op == nil, More: more}
+	return Progress{Next: Next{WantOp: t.op == nil, More: more}}
 }
 
 // startNext chooses the next message and begins it: responses first, but no
@@ -180,6 +200,7 @@ func (s *Stream) startTerminate() bool {
 func (s *Stream) segment() (done, ok bool, err error) {
 	n, ok := s.ddp.Room()
 	if !ok {
+		s.letGo()
 		if err := s.ddp.Flush(); err != nil {
 			return false, false, err
 		}
@@ -192,11 +213,7 @@ func (s *Stream) segment() (done, ok bool, err error) {
 		return false, true, err
 	}
 	done, err = s.ddp.Write(payload)
-	t := &s.tx
-	t.turn += n
-	t.cursor.Release()
-	t.source.Release()
-	t.parts[0] = nil
+	s.tx.turn += n
 	return done, true, err
 }
 
@@ -275,7 +292,7 @@ func (s *Stream) finish() (p Progress, stop bool, err error) {
 			t.now = msgTail
 			break
 		}
-		p = Progress{Sent: true, SentID: t.op.ID, WantOp: true, More: s.inbound.len() > 0}
+		p = Progress{Sent: true, SentID: t.op.ID, Next: Next{WantOp: true, More: s.inbound.len() > 0}}
 		t.op, t.burst = nil, 0
 		return p, true, nil
 	}
@@ -288,9 +305,9 @@ func (s *Stream) countOp(was message) {
 	case k == Immediate || was == msgTail:
 		s.stats.immediatesOut.Add(1)
 	case k == Send:
-		s.stats.sendsOut.Add(1)
+		s.tx.sends++
 	case k == Write:
-		s.stats.writesOut.Add(1)
+		s.tx.writes++
 	case k == Read:
 		s.stats.readsOut.Add(1)
 	default:

@@ -93,7 +93,7 @@ func (s *Stream) slotFor(q readRequest) bool {
 	if s.cfg.IRD > 0 {
 		return s.inbound.len() < len(s.inbound.slots)
 	}
-	return q.size() == 0 && !s.cfg.Initiator && !s.cfg.PeerToPeer && s.ddp.Stats().SegmentsIn == 1
+	return q.size() == 0 && !s.cfg.Initiator && !s.cfg.PeerToPeer && s.ddp.Received() == 1
 }
 
 // response takes one segment of a Read Response, which belongs to the oldest
@@ -165,7 +165,7 @@ func (s *Stream) checkSource(in *request) error {
 }
 
 // source returns the next n octets of a response, checked afresh: the region
-// may have gone while the response was on its way. s.tx.source holds them.
+// may have gone while the response was on its way. s.tx.source keeps them in use.
 func (s *Stream) source(in *request, n int) ([][]byte, error) {
 	t := &s.tx
 	if n == 0 {
@@ -173,12 +173,11 @@ func (s *Stream) source(in *request, n int) ([][]byte, error) {
 	}
 	q := readRequest(in.body[:])
 	sent := s.ddp.Sent()
-	mem, err := s.cfg.Table.Check(q.sourceSTag(), s.cfg.id(), q.sourceTO()+uint64(sent), uint64(n), ddp.RemoteRead)
+	mem, err := t.source.Check(s.cfg.Table, q.sourceSTag(), s.cfg.id(), q.sourceTO()+uint64(sent), uint64(n), ddp.RemoteRead)
 	if err != nil {
 		return nil, in.refused(err, sent)
 	}
-	t.source = mem
-	t.parts[0] = mem.Bytes()
+	t.parts[0] = mem
 	return t.parts[:], nil
 }
 

@@ -30,6 +30,8 @@ type rx struct {
 	wrote   uint64 // octets of the message before, if that was a Write
 
 	turn int // octets received since the last Turn
+
+	writes uint64 // not yet in Stats
 }
 
 // bufState is where the question for a receive buffer stands.
@@ -52,38 +54,60 @@ const (
 // read of ours is at fault; *[LocalError] for a bad receive buffer;
 // [ErrStopped] if the send half has ended the stream.
 func (s *Stream) Receive() (e Event, ok bool, err error) {
+	ok, err = s.receive(&e)
+	s.pause()
+	return e, ok, err
+}
+
+// pause ends the use of the memory that the segments before went to, and brings Stats
+// up to date.
+func (s *Stream) pause() {
+	r := &s.rx
+	r.cursor.Release()
+	s.ddp.Pause()
+	if r.writes > 0 {
+		s.stats.writesIn.Add(r.writes)
+		r.writes = 0
+	}
+}
+
+// receive is Receive. From segment to segment it keeps the use of the memory it
+// places in.
+func (s *Stream) receive(e *Event) (ok bool, err error) {
 	r := &s.rx
 	for {
 		if r.err == nil && s.over() {
 			r.err = ErrStopped
 		}
 		if r.err != nil {
-			return Event{}, false, r.err
+			return false, r.err
 		}
 		if r.seg == nil {
 			if r.turn >= maxTurn {
 				r.turn = 0
-				return Event{Kind: Turn}, true, nil
+				e.Kind = Turn
+				return true, nil
 			}
 			if r.seg, ok, err = s.ddp.Next(); err != nil {
-				return Event{}, false, s.stop(err)
+				return false, s.stop(err)
 			} else if !ok {
-				return Event{}, false, nil
+				return false, nil
 			}
 			r.turn += r.seg.Len()
 			if !s.gate.Load() {
 				s.gate.Store(true)
-				return Event{Kind: FirstFPDU, KickTx: true}, true, nil
+				e.Kind, e.KickTx = FirstFPDU, true
+				return true, nil
 			}
 		}
-		if e, err = s.handle(r.seg); err != nil {
-			return Event{}, false, s.stop(err)
+		if err := s.handle(r.seg, e); err != nil {
+			return false, s.stop(err)
 		}
 		if e.Kind != NeedRecv {
 			r.seg = nil
 		}
 		if e.Kind != 0 {
-			return e, true, nil
+			return true, nil
 		}
 	}
 }
@@ -113,20 +137,27 @@ func (s *Stream) stop(err error) error {
 }
 
 // handle does one segment. Checks go from the outside in: version, opcode,
-// model, queue, then what ddp knows. A zero Event has nothing to report.
-func (s *Stream) handle(g *ddp.Segment) (Event, error) {
+// model, queue, then what ddp knows. A Write's has nothing to report, so e stays as
+// it is: empty.
+func (s *Stream) handle(g *ddp.Segment, e *Event) (err error) {
 	if versionOf(g.ULP()) != version {
-		return Event{}, s.fail(g, TypeOperation, CodeVersion, nil)
+		return s.fail(g, TypeOperation, CodeVersion, nil)
 	}
-	op := opcodeOf(g.ULP())
+	if op := opcodeOf(g.ULP()); op != opWrite || !g.Tagged() {
+		*e, err = s.other(g, op)
+		return err
+	}
+	return s.write(g)
+}
+
+// other is handle for all but Writes.
+func (s *Stream) other(g *ddp.Segment, op opcode) (Event, error) {
 	if op != opWrite && !op.immediate() {
 		s.rx.wrote = 0
 	}
 	switch {
 	case op == opTerminate:
 		return Event{}, s.terminated(g)
-	case op == opWrite && g.Tagged():
-		return Event{}, s.write(g)
 	case op == opReadResponse && g.Tagged():
 		return s.response(g)
 	case op == opReadRequest && !g.Tagged():
@@ -165,7 +196,7 @@ func (s *Stream) write(g *ddp.Segment) error {
 	r.writing += uint64(g.PayloadLen())
 	if g.Last() {
 		r.wrote, r.writing = r.writing, 0
-		s.stats.writesIn.Add(1)
+		r.writes++
 	}
 	return nil
 }
@@ -236,6 +267,7 @@ func (s *Stream) placeSend(g *ddp.Segment, op opcode) (Event, error) {
 	}
 	e := Event{Kind: RecvDone, ID: r.id, Len: n, Solicited: op.solicited()}
 	if op.invalidates() {
+		s.pause() // it waits for uses
 		if err := s.cfg.Table.Invalidate(ddp.STag(r.word), s.cfg.id()); err != nil {
 			return Event{}, s.kept(g, err)
 		}

@@ -25,11 +25,11 @@ func TestTurn(t *testing.T) {
 	for range 2 {
 		p, err := a.Pump()
 		require.NoError(t, err)
-		require.Equal(t, Progress{Turn: true}, p, "the send half suggests a turn")
+		require.Equal(t, Progress{Next: Next{Turn: true}}, p, "the send half suggests a turn")
 	}
 	p, err := a.Pump()
 	require.NoError(t, err)
-	require.Equal(t, Progress{Sent: true, SentID: 7, WantOp: true}, p)
+	require.Equal(t, Progress{Sent: true, SentID: 7, Next: Next{WantOp: true}}, p)
 	require.NoError(t, a.Flush())
 
 	var turns int

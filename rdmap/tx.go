@@ -17,13 +17,15 @@ type tx struct {
 	offered bool        // after a burst the send queue was offered a turn
 	turn    int         // octets sent since the last Turn
 	answer  *request    // being answered: the front of the inbound ring
-	source  ddp.Region  // held while a segment of the answer is written
+	source  ddp.Lease   // of what a Read is answered with; Pump ends it
 
 	op     *Op        // submitted, until sent
 	size   uint32     // octets of its message
-	cursor ddp.Cursor // in its SGL
+	cursor ddp.Cursor // in its SGL; Pump releases it
 	sink   read       // of its Read or atomic operation
 	ident  uint32     // of the next atomic operation
+
+	writes, sends uint64 // not yet in Stats
 
 	body  [maxTermLen]byte // payload of our own making
 	parts [1][]byte        // for a payload in one piece

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/softrdma/softrdma/internal/ring"
+	"github.com/softrdma/softrdma/internal/yield"
 )
 
 // DefaultCQDepth is the number of entries of a completion queue unless said
@@ -202,8 +203,9 @@ func (c *cq) ended() error {
 
 // set fills wc; what does not hold on an error is cleared.
 func (wc *WC) set(e *ring.Completion) {
-	*wc = WC{ID: e.ID, Status: WCStatus(e.Status), QP: e.QP, VendorErr: e.VendorErr, Time: e.Time}
+	wc.ID, wc.Status, wc.QP, wc.VendorErr, wc.Time = e.ID, WCStatus(e.Status), e.QP, e.VendorErr, e.Time
 	if e.Status != 0 {
+		wc.Op, wc.ByteLen, wc.Flags, wc.Inv, wc.Imm = 0, 0, 0, 0, 0
 		return
 	}
 	wc.Op, wc.ByteLen, wc.Flags, wc.Inv, wc.Imm = Opcode(e.Op), e.ByteLen, WCFlags(e.Flags), Key(e.Inv), e.Imm
@@ -238,12 +240,14 @@ func (c *cq) spinFor(wcs []WC) (int, error) {
 	}
 	start := time.Now()
 	for i := range c.spins {
-		runtime.Gosched()
 		if n, err := c.poll(wcs); n > 0 || err != nil {
 			return n, err
 		}
-		if i&7 == 7 && time.Since(start) >= c.spin {
-			break
+		if i&7 == 7 {
+			if time.Since(start) >= c.spin {
+				break
+			}
+			yield.Now()
 		}
 	}
 	return 0, nil

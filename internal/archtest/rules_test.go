@@ -21,12 +21,13 @@ var downward = map[string][]string{
 	// I/O column
 	"mempool":  {},
 	"pktio":    {"mempool"},
-	"netstack": {"pktio", "mempool"},
+	"netstack": {"pktio", "mempool", "internal/yield"},
 	// the API, and where the columns meet
-	"internal/ring": {},
-	"verbs":         {"internal/ring"},
-	"verbs/rdmacm":  {"verbs"},
-	"verbs/iwarp":   {"verbs", "rdmap", "ddp", "mpa", "netstack", "pktio", "mempool", "internal/ring"},
+	"internal/ring":  {},
+	"internal/yield": {},
+	"verbs":          {"internal/ring", "internal/yield"},
+	"verbs/rdmacm":   {"verbs"},
+	"verbs/iwarp":    {"verbs", "rdmap", "ddp", "mpa", "netstack", "pktio", "mempool", "internal/ring", "internal/yield"},
 	// around it
 	"internal/crc32c":    {},
 	"internal/capture":   {"pktio", "mempool"}, // a second opinion shares nothing with the protocol column

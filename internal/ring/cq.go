@@ -18,9 +18,10 @@ const (
 type CQ struct {
 	q *Queue
 
-	push    sync.Mutex // guards the producer side, lost and closing of the channels
+	push    sync.Mutex // guards the producer side, what follows and closing of the channels
 	lost    uint64
 	closed  bool
+	wakes   uint32 // armed bits that what was put since Open serves
 	overrun atomic.Bool
 
 	poll sync.Mutex // guards the consumer side
@@ -63,28 +64,42 @@ func (c *CQ) Lost() uint64 {
 // that the queue was full: nothing was overwritten, e is lost, and all waiters
 // are woken so that they learn of it. Safe for all goroutines.
 func (c *CQ) Push(e *Completion) bool {
-	c.push.Lock()
+	c.Open()
+	ok := c.Put(e)
+	c.Publish()
+	return ok
+}
+
+// Open begins a batch of completions: it locks the producer side until Publish.
+func (c *CQ) Open() { c.push.Lock() }
+
+// Put is Push within a batch: nobody sees e before Publish.
+func (c *CQ) Put(e *Completion) bool {
 	rec := c.q.Slot()
 	if rec == nil {
 		c.lost++
 		c.overrun.Store(true)
-		c.signal(armSolicited | armAny | armWait)
-		c.push.Unlock()
+		c.wakes = armSolicited | armAny | armWait
 		return false
 	}
 	CQE(rec).Put(e)
+	c.wakes |= armAny | armWait
+	if e.Solicited || e.Status != 0 {
+		c.wakes |= armSolicited
+	}
+	return true
+}
+
+// Publish ends a batch.
+func (c *CQ) Publish() {
 	c.q.Publish()
 	// The consumer arms, then looks at the tail; we move the tail, then look at
 	// the arm word. Both are sequentially consistent: one of us sees the other.
 	if c.q.arm.Load() != 0 {
-		which := armAny | armWait
-		if e.Solicited || e.Status != 0 {
-			which |= armSolicited
-		}
-		c.signal(which)
+		c.signal(c.wakes)
 	}
+	c.wakes = 0
 	c.push.Unlock()
-	return true
 }
 
 // signal serves the armed bits among which. It runs under the push lock.

@@ -62,7 +62,7 @@ func (q *qp) local() (bool, error) {
 		return false, nil
 	}
 	seq := q.sq.next
-	q.sq.issue(slotOf(w))
+	q.sq.issue(w)
 	by := ddp.StreamID{PD: q.pd, QP: q.num}
 	var err error
 	switch b := w.Bind(); op {

@@ -45,12 +45,13 @@ type qp struct {
 	rec     ring.WQE      // copy of the record being issued: checked and used from here, never from the ring
 	op      rdmap.Op
 	sgl     []rdmap.SGE
-	waiting bool // op is built but could not start yet: fence or read depth
-	failed  bool // a request met an error on this side: no other one begins
-	over    bool // both queues were flushed once, done is closed
-	closing bool // by the application
-	orphan  bool // it is closed, and conn still ends
-	ending  bool // the stream is over: send the Terminate or FIN, flush, go to ERR
+	octets  uint64 // of sgl
+	waiting bool   // op is built but could not start yet: fence or read depth
+	failed  bool   // a request met an error on this side: no other one begins
+	over    bool   // both queues were flushed once, done is closed
+	closing bool   // by the application
+	orphan  bool   // it is closed, and conn still ends
+	ending  bool   // the stream is over: send the Terminate or FIN, flush, go to ERR
 	end     endState
 
 	queued bool // in the transmit goroutine's queue; guarded by device.txq

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/softrdma/softrdma/internal/yield"
 	"github.com/softrdma/softrdma/netstack"
 	"github.com/softrdma/softrdma/verbs"
 )
@@ -25,7 +26,9 @@ type receiver struct {
 
 	polled atomic.Bool   // applications poll
 	polls  atomic.Uint64 // how often they did
+	due    atomic.Bool   // their next turn has to look at deadlines, for want of the device's own
 	bell   chan struct{} // one token ends a nap
+	timer  *time.Timer   // ends one too
 
 	own, apps atomic.Uint64 // turns that found something, of the device's goroutine and of applications
 }
@@ -34,7 +37,15 @@ type receiver struct {
 // applications before it looks whether they still do.
 const nap = 500 * time.Microsecond
 
-func (r *receiver) init() { r.bell = make(chan struct{}, 1) }
+// napPolls is after how many polls the nap begins anew, deadlines are looked at
+// and other goroutines get their turn. So no nap ends while applications keep
+// polling, for then a thread wakes up for nothing and takes a core from
+// somebody, where they are few.
+const napPolls = 256
+
+func (r *receiver) init() {
+	r.bell, r.timer = make(chan struct{}, 1), time.NewTimer(nap)
+}
 
 // rouse ends a nap.
 func (r *receiver) rouse() {
@@ -47,8 +58,7 @@ func (r *receiver) rouse() {
 // rxLoop is the device's own receive goroutine; under ThreadsIO it sends, too.
 func (d *device) rxLoop() {
 	r := &d.role
-	timer := time.NewTimer(nap)
-	defer timer.Stop()
+	defer r.timer.Stop()
 	quiet := 0 // naps in a row without a poll
 	for {
 		seen := r.polls.Load()
@@ -64,10 +74,10 @@ func (d *device) rxLoop() {
 			quiet = 0
 			continue
 		}
-		timer.Reset(nap)
+		r.timer.Reset(nap)
 		select {
 		case <-r.bell:
-		case <-timer.C:
+		case <-r.timer.C:
 			if quiet++; r.polls.Load() != seen {
 				quiet = 0
 			}
@@ -113,7 +123,8 @@ func (d *device) receive(own bool) (closed bool) {
 	if met := d.stack.Conflict(); met != nil {
 		d.conflict(met)
 	}
-	if own {
+	if own || r.due.Load() {
+		r.due.Store(false)
 		d.timers.expire(time.Now())
 	}
 	closed = d.commands()
@@ -174,6 +185,11 @@ func (d *device) conflict(met *netstack.Conflict) {
 // sends what the turn, or a peer's window, has made ready: the application's
 // goroutine is the sending one of the two.
 func (d *device) progress() {
+	if r := &d.role; r.polls.Add(1)%napPolls == 0 {
+		r.timer.Reset(nap)
+		r.due.Store(true)
+		yield.Now()
+	}
 	d.txq.leave()
 	d.txq.begin()
 	defer d.txq.end()
@@ -187,7 +203,6 @@ func (d *device) progress() {
 // reports whether the device is closed.
 func (d *device) takeRole() bool {
 	r := &d.role
-	r.polls.Add(1)
 	if !r.polled.Load() {
 		r.polled.Store(true)
 		d.stack.Wake()

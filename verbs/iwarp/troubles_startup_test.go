@@ -96,6 +96,30 @@ func TestSilentHost(t *testing.T) {
 		require.GreaterOrEqual(t, time.Since(began), 200*time.Millisecond)
 		require.Less(t, time.Since(began), 5*time.Second)
 	})
+	t.Run("MPA-16 also while an application polls, which keeps the device's own goroutine away", func(t *testing.T) {
+		d := kernel(t, iwarp.Protocol{ConnectTimeout: 200 * time.Millisecond}).a
+		cq, err := d.CreateCQ(verbs.CQConfig{})
+		require.NoError(t, err)
+		ctx := within(t, 10*time.Second)
+		dialed := make(chan error, 1)
+		go func() {
+			_, err := (&rdmacm.Dialer{Device: d}).Dial(ctx, silentHost(t))
+			dialed <- err
+		}()
+		began := time.Now()
+		for err = nil; err == nil; {
+			n, cerr := cq.Poll(make([]verbs.WC, 1))
+			require.NoError(t, cerr)
+			require.Zero(t, n)
+			select {
+			case err = <-dialed:
+			default:
+			}
+		}
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+		require.Less(t, time.Since(began), 5*time.Second)
+		require.NoError(t, cq.Close())
+	})
 	t.Run("MPA-16 or when the caller's time is up", func(t *testing.T) {
 		d := kernel(t, iwarp.Protocol{}).a
 		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/softrdma/softrdma/ddp"
-	"github.com/softrdma/softrdma/internal/ring"
 	"github.com/softrdma/softrdma/rdmap"
 	"github.com/softrdma/softrdma/verbs"
 )
@@ -78,6 +77,9 @@ func (q *qp) transmit() (again bool) {
 		if p.Sent {
 			q.sent(p.SentID)
 		}
+		if err != nil || p.Blocked || p.Turn {
+			q.settle()
+		}
 		if err != nil {
 			q.broken(c, err)
 			return false
@@ -118,6 +120,7 @@ func (q *qp) transmit() (again bool) {
 		}
 		more, err := q.issue(s, false)
 		if err != nil {
+			q.settle()
 			q.broken(c, err)
 			return false
 		}
@@ -125,6 +128,7 @@ func (q *qp) transmit() (again bool) {
 			break
 		}
 	}
+	q.settle()
 	q.flushed(c)
 	return again
 }
@@ -136,12 +140,13 @@ func (q *qp) issue(s *rdmap.Stream, blocked bool) (bool, error) {
 		if q.failed || q.sq.next >= q.sq.q.Tail() { // a client may let its tail step back
 			return false, nil
 		}
-		copy(q.rec, q.sq.q.Record(q.sq.next))
+		q.sq.q.Load(q.sq.next, q.rec)
 		if err := q.build(); err != nil {
 			return false, err
 		}
 	}
 	if isLocal(verbs.Opcode(q.rec.Op())) {
+		q.settle() // it may wait for uses of memory
 		ok, err := q.local()
 		q.failed = err != nil
 		return ok, err
@@ -149,13 +154,12 @@ func (q *qp) issue(s *rdmap.Stream, blocked bool) (bool, error) {
 	if q.waiting = blocked; blocked {
 		return false, nil
 	}
-	slot := slotOf(q.rec)
 	ok, err := s.Submit(&q.op)
 	q.waiting = err == nil && !ok
 	if q.waiting {
 		return false, nil
 	}
-	q.sq.issue(slot)
+	q.sq.issue(q.rec)
 	return true, err
 }
 
@@ -192,47 +196,21 @@ func (q *qp) build() error {
 		return nil // nothing to send
 	default:
 		q.failed = true
-		q.sq.issue(slotOf(w))
+		q.sq.issue(w)
 		return &rdmap.LocalError{ID: q.op.ID, Err: errOpcode}
 	}
 	q.op.RemoteSTag, q.op.RemoteTO = ddp.STag(w.RKey()), w.RemoteAddr()
+	q.octets = 0
 	if flags&verbs.SendInline != 0 {
 		q.op.Inline = w.Inline()
-	} else {
-		q.sgl = appendSGL(q.sgl[:0], w)
-		q.op.SGL = q.sgl
+		return nil
+	}
+	q.sgl = appendSGL(q.sgl[:0], w)
+	q.op.SGL = q.sgl
+	for i := range q.sgl {
+		q.octets += uint64(q.sgl[i].Len)
 	}
 	return nil
-}
-
-// slotOf is what completing the work request in w takes. Its completion shows one
-// with immediate data or invalidation as the plain operation.
-func slotOf(w ring.WQE) sendSlot {
-	s := sendSlot{id: w.ID(), op: w.Op(), signaled: verbs.SendFlags(w.Flags())&verbs.SendSignaled != 0}
-	switch verbs.Opcode(s.op) {
-	case verbs.OpWrite:
-		s.kind = wrWrite
-	case verbs.OpWriteWithImm:
-		s.op, s.kind = uint8(verbs.OpWrite), wrWrite|wrSend
-	case verbs.OpRead, verbs.OpFetchAdd, verbs.OpCompareSwap:
-		s.kind = wrAsk
-		if w.NumSGE() > 0 {
-			s.sink, _, _ = w.SGE(0)
-		}
-	case verbs.OpSendWithInv:
-		s.op, s.kind = uint8(verbs.OpSend), wrSend
-	case verbs.OpSend:
-		s.kind = wrSend
-	}
-	return s
-}
-
-// sent completes a Send or Write that was handed to TCP whole; a Read or an
-// atomic waits for its response.
-func (q *qp) sent(seq uint64) {
-	if q.sq.kind(seq)&wrAsk == 0 && !q.sq.finish(seq, 0) {
-		q.dev.do(q.dev.overran)
-	}
 }
 
 // flushed hands staged FPDUs to TCP; false when the stream is broken.

@@ -3,7 +3,6 @@ package perf
 import (
 	"context"
 	"encoding/binary"
-	"runtime"
 	"time"
 
 	"github.com/softrdma/softrdma/cmd/softrdma/internal/pattern"
@@ -78,8 +77,12 @@ const (
 	// spinLook is how many looks at the memory there are between two at the
 	// clock and the context.
 	spinLook = 256
+	// patience is how long a side looks before it naps: longer than a scheduler
+	// lets another thread have the peer's processor. A nap is of a millisecond,
+	// whatever is asked for, where the runtime's poller keeps the time.
+	patience = 10 * time.Millisecond
 	// napTime is how long a side sleeps between two looks when the peer has not
-	// answered for spinFor: it has something else to do, or no processor.
+	// answered for patience: it has something else to do, or no processor.
 	napTime = 20 * time.Microsecond
 )
 
@@ -96,7 +99,6 @@ func (l *lane) awaitOctet(ctx context.Context, turn uint64) error {
 		if _, err := l.poll(); err != nil {
 			return err
 		}
-		runtime.Gosched()
 		if i%spinLook != 0 {
 			continue
 		}
@@ -106,7 +108,7 @@ func (l *lane) awaitOctet(ctx context.Context, turn uint64) error {
 		switch now := time.Now(); {
 		case start.IsZero():
 			start = now
-		case now.Sub(start) > spinFor:
+		case now.Sub(start) > patience:
 			time.Sleep(napTime)
 			i = spinLook - 1 // one look, then the clock again
 		}

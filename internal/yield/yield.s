@@ -1,0 +1,1 @@
+// That this file is there lets the compiler take functions without a body.
