@@ -74,6 +74,7 @@ func (d *device) rxLoop() {
 			quiet = 0
 			continue
 		}
+		d.txq.resume()
 		r.timer.Reset(nap)
 		select {
 		case <-r.bell:
@@ -113,7 +114,7 @@ func (d *device) receive(own bool) (closed bool) {
 		n := d.stack.Poll(r.events[:], wait)
 		if sends {
 			d.txq.begin()
-			defer d.txq.end()
+			defer d.txq.pause()
 		}
 		d.arrived(r.events[:n], own)
 	}
@@ -131,7 +132,7 @@ func (d *device) receive(own bool) (closed bool) {
 	r.over = closed
 	r.mu.Unlock()
 	if sends && !closed {
-		d.sendQueued(progressTurns, &d.txq.own)
+		d.sendQueued(1, &d.txq.own) // it receives in between, as under ThreadsIO
 	}
 	return closed
 }
@@ -238,7 +239,7 @@ func (d *device) parked() {
 
 // pollWait is how long the stack may park the receive goroutine.
 func (d *device) pollWait() time.Duration {
-	if len(d.again) > 0 || d.model == ThreadsIO && d.txq.some.Load() {
+	if len(d.again) > 0 || (d.model == ThreadsIO || d.model == ThreadsAdaptive) && d.txq.some.Load() {
 		return 0
 	}
 	return d.timers.next()

@@ -125,6 +125,15 @@ func (t *txQueue) end() {
 	}
 }
 
+// pause is end for who comes back at once for what is still queued, or calls resume.
+func (t *txQueue) pause() { t.turns.Add(-1) }
+
+// resume leaves what is queued to the transmit goroutine after all.
+func (t *txQueue) resume() {
+	t.begin()
+	t.end()
+}
+
 // tryPop is pop that does not wait.
 func (t *txQueue) tryPop() *qp {
 	if !t.some.Load() {
