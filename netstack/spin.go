@@ -13,7 +13,7 @@ import (
 const yieldEvery = 25 * time.Microsecond
 
 // yieldVain is after how many calls of Poll in vain it is offered to them where Poll does not look at the clock.
-const yieldVain = 256
+const yieldVain = 128
 
 // spinner paces a loop that looks for something again and again.
 type spinner struct {

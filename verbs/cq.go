@@ -160,6 +160,9 @@ func (c *cq) name() string   { return fmt.Sprintf("cq %d", c.num) }
 // and does not allocate. The error is nil unless nothing is left to take and
 // nothing will come: ErrClosed after Close, [ErrCQOverrun] after completions
 // were lost. (After an overrun completions may still follow.)
+//
+// A loop that calls it again and again needs no runtime.Gosched: other goroutines
+// and threads get their turn, without a thread waking up at each call.
 func (c *CQ) Poll(wcs []WC) (int, error) { return c.c.poll(wcs) }
 
 func (c *cq) poll(wcs []WC) (int, error) {
