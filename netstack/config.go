@@ -55,6 +55,20 @@ const (
 	RecoverySACK
 )
 
+// Congestion is what a loss leaves of the congestion window.
+type Congestion uint8
+
+const (
+	// CongestionDefault is CongestionPath.
+	CongestionDefault Congestion = iota
+	// CongestionPath leaves at least what the path is known to carry, and is for networks of a data center, where
+	// frames get lost that no full queue has dropped. On a path shared with others, over queues shorter than three
+	// super-frames of each connection, it takes more than its share.
+	CongestionPath
+	// CongestionReno leaves one half (RFC 5681), and is for networks that are shared with anybody.
+	CongestionReno
+)
+
 // Config describes a Stack over a port. The zero value of every field but Addrs is a default.
 type Config struct {
 	// Addrs are our addresses, IPv4 and IPv6, each with the network that is reached without a gateway. At least one,
@@ -95,6 +109,9 @@ type Config struct {
 
 	// Recovery chooses how losses are found.
 	Recovery Recovery
+
+	// Congestion chooses what a loss leaves of the congestion window. With Handoff it is always CongestionReno.
+	Congestion Congestion
 
 	// KeepACKs is how long an acknowledgement waits for octets of ours that it can go with, while Poll is awake. 0:
 	// DefaultKeepACKs, below 0: it does not wait. Where it is longer than a peer's retransmission timer waits, the peer
@@ -154,6 +171,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Recovery > RecoverySACK {
 		return c, fmt.Errorf("netstack: unknown Recovery %d", c.Recovery)
+	}
+	if c.Congestion > CongestionReno {
+		return c, fmt.Errorf("netstack: unknown Congestion %d", c.Congestion)
 	}
 	c.SpinFor = spinFor(c.SpinFor)
 	if c.ConnectTimeout <= 0 {

@@ -89,7 +89,7 @@ func fuzzDeliver(f *testing.F, fam family) {
 		})
 		link.rx.join = true
 		link.deliver(&fr)
-		link.rx.gro.Flush()
+		link.endRuns()
 		link.rx.mu.Unlock()
 		p.b.poll(0)
 		for c, ok := l.Accept(); ok; c, ok = l.Accept() {

@@ -7,7 +7,6 @@ import (
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
-	"gvisor.dev/gvisor/pkg/tcpip/header/parse"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 )
@@ -26,7 +25,10 @@ import (
 // gVisor's way.
 type inline struct {
 	tcp   queuer
+	link  *link
 	epoch time.Time
+	rack  bool // RecoveryRACK
+	path  bool // CongestionPath
 
 	mu    sync.Mutex // guards what follows
 	conns map[flowKey]*inlineConn
@@ -48,27 +50,38 @@ type inlineConn struct {
 	queue unsafe.Pointer // its segments
 	flow  *flow
 
+	// Guarded by the endpoint's lock.
+	snd   *tcp.TCPSenderState
+	board *tcp.SACKScoreboard
+
 	// Guarded by rxSide.mu.
 	held  bool          // in inline.pending
 	plain bool          // held, and queue has nothing but octets and acknowledgements in it
 	whole time.Duration // since epoch: when all of TCP's work was done last
 	debt  debt
+
+	ack        *stack.PacketBuffer // an acknowledgement that is not queued yet
+	lastACK    uint32              // of what was queued last
+	lastWindow uint16
+
+	rate     pathRate
+	recovery recovery
 }
 
 // wholeEvery is how often at least all of TCP's work is done where segments arrive: it has a keepalive timer to reset, and
 // lets ARP know that the neighbour is there. Both think in seconds.
 const wholeEvery = 10 * time.Millisecond
 
-// newInline makes it for the TCP of s, or returns nil if this gVisor is not the one it was made for. keep and most are
-// how long an acknowledgement waits, and for how many octets one does not.
-func newInline(s *stack.Stack, keep time.Duration, most int) *inline {
+// newInline makes it for the TCP of s on l, or returns nil if this gVisor is not the one it was made for.
+func newInline(s *stack.Stack, l *link, c *Config) *inline {
 	q, ok := s.TransportProtocolInstance(tcp.ProtocolNumber).(queuer)
 	if !ok || !canInline() {
 		return nil
 	}
 	return &inline{
-		tcp: q, epoch: time.Now(), conns: make(map[flowKey]*inlineConn), pending: make([]*inlineConn, 0, rxBatch),
-		acks: acks{keep: keep, most: most},
+		tcp: q, link: l, epoch: time.Now(), conns: make(map[flowKey]*inlineConn), pending: make([]*inlineConn, 0, rxBatch),
+		acks: acks{keep: c.KeepACKs, most: min(c.RecvBuffer/8, ackAtLeast)},
+		rack: c.Recovery == RecoveryRACK, path: c.Congestion != CongestionReno,
 	}
 }
 
@@ -78,8 +91,17 @@ func (in *inline) add(ep *tcp.Endpoint, f *flow) {
 	if in == nil || !ok {
 		return
 	}
+	c := &inlineConn{ep: ep, id: info.ID, queue: queueOf(ep), flow: f}
+	if c.snd, c.board = senderOf(ep); c.snd == nil {
+		return
+	}
+	if !in.rack { // which has probes of its own
+		in.link.tx.mu.Lock()
+		f.tail.fire = func() { in.lookAtTail(c) }
+		in.link.tx.mu.Unlock()
+	}
 	in.mu.Lock()
-	in.conns[keyOf(&info.ID)] = &inlineConn{ep: ep, id: info.ID, queue: queueOf(ep), flow: f}
+	in.conns[keyOf(&info.ID)] = c
 	in.mu.Unlock()
 }
 
@@ -117,21 +139,22 @@ func (in *inline) takes(proto tcpip.NetworkProtocolNumber, pkt *stack.PacketBuff
 	if c == nil || !in.hold(c) {
 		return false
 	}
-	if proto == header.IPv4ProtocolNumber {
-		ok = parse.IPv4(pkt)
-	} else {
-		_, ok = pkt.NetworkHeader().Consume(header.IPv6MinimumSize)
-	}
-	if !ok || !parse.TCP(pkt) {
+	if !consumeHeaders(pkt) {
 		return true // of no use
 	}
 	flags := header.TCP(pkt.TransportHeader().Slice()).Flags()
 	if flags&^header.TCPFlagPsh != header.TCPFlagAck {
 		c.plain = false
 	}
-	c.debt.octets += pkt.Data().Size()
+	size := pkt.Data().Size()
 	pkt.NICID = nicID
-	in.tcp.QueuePacket(c.ep, c.id, pkt)
+	if size == 0 && flags == header.TCPFlagAck {
+		in.queueACK(c, pkt)
+		return true
+	}
+	in.flushACK(c)
+	c.debt.octets += size
+	in.queue(c, pkt)
 	return true
 }
 
@@ -173,6 +196,7 @@ func (in *inline) process(polled bool) {
 	now := time.Since(in.epoch)
 	for i, c := range in.pending {
 		in.pending[i], c.held = nil, false
+		in.flushACK(c)
 		if queueEmpty(c.queue) { // TCP would have none of it: no sign of life
 			if !c.debt.listed {
 				c.debt.octets = 0
@@ -186,18 +210,29 @@ func (in *inline) process(polled bool) {
 			in.acks.owe(c, now)
 			continue
 		}
-		c.ep.ResumeWork()
 		in.all(c, now)
-		c.ep.LockUser()
 		c.ep.UnlockUser() // if something is left after all, gVisor's goroutine gets it
 	}
 	in.pending = in.pending[:0]
 }
 
-// all does all of TCP's work on c, which is not locked, acknowledgement included.
+func (in *inline) now() time.Duration { return time.Since(in.epoch) }
+
+// all does all of TCP's work on c, which is locked before and after, acknowledgement included.
 func (in *inline) all(c *inlineConn, now time.Duration) {
 	c.whole, c.debt.octets = now, 0
+	s, board := c.snd, c.board
+	c.recovery.before(s)
+	in.link.hold(c.flow)
+	c.ep.ResumeWork()
 	handleConnected(c.ep)
+	in.link.letGo()
+	c.ep.LockUser()
+	c.rate.measure(in.now(), s, board, c.flow)
+	if in.path {
+		c.rate.keep(s, in.link.burst(), in.link.count.dropsOut.Load())
+	}
+	c.recovery.after(s, board)
 }
 
 // segments does TCP's work on the segments of c, which is locked, and unlocks it. There is no reset among them, the only

@@ -135,9 +135,7 @@ func fuzzInline(f *testing.F, fam family) {
 		for range 1 + how>>6 {
 			link.deliver(&fr)
 		}
-		if link.rx.join {
-			link.rx.gro.Flush()
-		}
+		link.endRuns()
 		link.take(0, nil)
 		link.rx.polled.Store(true) // the pump would sit on the lock
 		link.rx.mu.Unlock()

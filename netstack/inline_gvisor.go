@@ -20,7 +20,7 @@ const inlineVersion = "v0.0.0-20260905035102-160fafc42237"
 // this module are taken to be, and no others.
 var canInline = sync.OnceValue(func() bool {
 	info, ok := debug.ReadBuildInfo()
-	if !ok || queueAt == 0 {
+	if !ok || queueAt == 0 || senderAt == 0 || senderStateAt < 0 || scoreboardAt == 0 {
 		return false
 	}
 	for _, m := range info.Deps {
@@ -74,3 +74,33 @@ var queueAt = func() uintptr {
 }()
 
 func queueOf(ep *tcp.Endpoint) unsafe.Pointer { return unsafe.Add(unsafe.Pointer(ep), queueAt) }
+
+// senderAt is where an endpoint has the pointer to its sender, scoreboardAt the one to what its peer has selectively
+// acknowledged; 0 if it has none. senderStateAt is where a sender has its state, below 0 if nowhere.
+var senderAt, senderStateAt, scoreboardAt = func() (at uintptr, state int, board uintptr) {
+	ep := reflect.TypeFor[tcp.Endpoint]()
+	snd, ok := ep.FieldByName("snd")
+	if !ok || snd.Type.Kind() != reflect.Pointer || snd.Type.Elem().Kind() != reflect.Struct {
+		return 0, -1, 0
+	}
+	f, ok := snd.Type.Elem().FieldByName("TCPSenderState")
+	if !ok || f.Type != reflect.TypeFor[tcp.TCPSenderState]() {
+		return 0, -1, 0
+	}
+	b, ok := ep.FieldByName("scoreboard")
+	if !ok || b.Type != reflect.TypeFor[*tcp.SACKScoreboard]() {
+		return 0, -1, 0
+	}
+	return snd.Offset, int(f.Offset), b.Offset
+}()
+
+// senderOf returns what the sender of an endpoint knows and what its peer has selectively acknowledged. They are there
+// once the endpoint is connected, and are read and written with the endpoint locked.
+func senderOf(ep *tcp.Endpoint) (*tcp.TCPSenderState, *tcp.SACKScoreboard) {
+	snd := *(*unsafe.Pointer)(unsafe.Add(unsafe.Pointer(ep), senderAt))
+	board := *(**tcp.SACKScoreboard)(unsafe.Add(unsafe.Pointer(ep), scoreboardAt))
+	if snd == nil || board == nil {
+		return nil, nil
+	}
+	return (*tcp.TCPSenderState)(unsafe.Add(snd, senderStateAt)), board
+}

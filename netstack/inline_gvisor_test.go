@@ -20,6 +20,7 @@ import (
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 )
 
@@ -296,6 +297,38 @@ var wasRead = map[string]struct{ sum, because string }{
 	"newIncomingSegment":                    {"6c28702e3621c37e", "needs a packet with both headers parsed, and takes a copy of it"},
 	"startTimeWait":                         {"49483e0007fd68bd", "must not be called twice"},
 	"EndpointState.connected":               {"4d9bbdbdecf7d815", "TIME_WAIT is among them, which has no business here"},
+	"(*sender).handleRcvdSegment":           {"7b4bf457f98ea558", "takes the window of a segment before it counts duplicates, and no blocks it knows already"},
+	"(*sender).detectLoss":                  {"02c554b9bcc11722", "counts duplicates outside of recovery only, and begins none before the last one's end is acknowledged"},
+	"(*sender).isDupAck":                    {"950d224f9dd27bb6", "asks for blocks that are new, for an acknowledgement and a window that are not"},
+	"(*sender).shouldEnterRecovery":         {"a066e9f9276b62bf", "needs three duplicates, or what IsLost needs"},
+	"(*sender).enterRecovery":               {"2e45d710e1ad2117", "takes the congestion window from Ssthresh"},
+	"(*sender).leaveRecovery":               {"20e2ef50556ce0d7", "does so, too"},
+	"(*sender).retransmitTimerExpired":      {"9ad38e7253878512", "notes in FastRecovery.Last what was under way, and begins anew with one segment"},
+	"(*sender).NextSeg":                     {"567ffaeb53845d51", "looks for losses behind HighRxt, and cuts segments to one MSS"},
+	"(*sender).SetPipe":                     {"dbf57032c3ce27ea", "goes through all that is under way"},
+	"(*sackRecovery).DoRecovery":            {"03fad27fe29795bf", "goes on with any acknowledgement"},
+	"(*sackRecovery).handleSACKRecovery":    {"e7c1c23d5c17f660", "sends what NextSeg says, one MSS at a time"},
+	"(*SACKScoreboard).IsRangeLost":         {"9c25880651c55016", "takes two MSS beyond for a loss"},
+	"(*renoState).HandleLossDetected":       {"87bdc558db8de5f8", "changes nothing but Ssthresh"},
+	"(*renoState).reduceSlowStartThreshold": {"e2c3dcca8bdfdc82", "halves what is under way"},
+	"initSender":                            {"8b4d741f614bf060", "makes sender and scoreboard, which stay"},
+	"type sender":                           {"7ae9f7fbc3d8883c", "has its state in it, not a pointer to it"},
+}
+
+// The sender's state is where this package looks for it.
+func TestSenderStateIsAField(t *testing.T) {
+	s := newSpoken(t, inet4, Config{})
+	ep := s.c.user.ep
+	state, board := senderOf(ep)
+	require.NotNil(t, state)
+	ep.LockUser()
+	defer ep.UnlockUser()
+	require.Equal(t, s.una, uint32(state.SndUna))
+	require.Equal(t, s.una, uint32(state.SndNxt))
+	require.Equal(t, s.seq, uint32(state.MaxSentAck))
+	require.Equal(t, header.TCPDefaultMSS, state.MaxPayloadSize, "the peer asked for no other")
+	require.Equal(t, uint16(state.MaxPayloadSize), board.SMSS())
+	require.True(t, board.Empty())
 }
 
 // What this package knows of gVisor beyond its documentation still holds.

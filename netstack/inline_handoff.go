@@ -23,3 +23,5 @@ func queueEmpty(unsafe.Pointer) bool                                          { 
 func release(unsafe.Pointer)                                                  {}
 func queueOf(*tcp.Endpoint) unsafe.Pointer                                    { return nil }
 func queueChunk(*tcp.Endpoint, tcpip.Clock, *buffer.View) (bool, tcpip.Error) { return false, nil }
+
+func senderOf(*tcp.Endpoint) (*tcp.TCPSenderState, *tcp.SACKScoreboard) { return nil, nil }

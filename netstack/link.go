@@ -9,7 +9,6 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
-	"gvisor.dev/gvisor/pkg/tcpip/stack/gro"
 
 	"github.com/softrdma/softrdma/pktio"
 )
@@ -60,6 +59,7 @@ type txSide struct {
 	frames [txBatch]pktio.Frame
 	heads  [txBatch][maxHeaders]byte // headers of segments the link cut
 	n      int
+	held   held
 }
 
 // rxSide is used under mu, by Poll or the pump: see pump.go.
@@ -77,9 +77,9 @@ type rxSide struct {
 	frames []pktio.Frame
 	rooms  rooms
 	head   [maxHeaders]byte
-	gro    *gro.GRO // nil where the port joins segments
-	inline *inline  // nil: gVisor's goroutines process segments
-	join   bool     // this burst has something to join
+	joiner joiner
+	inline *inline // nil: gVisor's goroutines process segments
+	join   bool    // this burst has something to join
 	failed bool
 }
 
@@ -113,6 +113,14 @@ func newLink(port pktio.Port, c *Config) (*link, error) {
 
 // hostGSO reports whether the port cuts segments, and so finishes their checksums.
 func (l *link) hostGSO() bool { return l.info.GSO && l.info.Checksum }
+
+// burst is how many octets can get lost at once.
+func (l *link) burst() int {
+	if l.hostGSO() {
+		return l.large
+	}
+	return l.info.MTU
+}
 
 // validated tells gVisor whether the checksums of the packet that is delivered next need no look. gVisor knows that
 // as a capability of the link, but asks for it with each packet; nothing else looks at this bit.

@@ -9,7 +9,6 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
-	"gvisor.dev/gvisor/pkg/tcpip/stack/gro"
 
 	"github.com/softrdma/softrdma/pktio"
 )
@@ -105,8 +104,11 @@ func (l *link) deliverIPv4(f *pktio.Frame, head []byte, total int) {
 	if n := ethernetHeader + int(ip.TotalLength()); n < total {
 		total = max(n, ethernetHeader+hlen)
 	}
-	split := splitAt(head, ethernetHeader+hlen, total, ip.Protocol())
-	l.pass(header.IPv4ProtocolNumber, f, split, total, f.CsumValid || f.NeedsCsum)
+	valid := f.CsumValid || f.NeedsCsum
+	if l.rx.join && l.joins(header.IPv4ProtocolNumber, f, head, total, valid) {
+		return
+	}
+	l.pass(header.IPv4ProtocolNumber, f, splitAt(head, ethernetHeader+hlen, total, ip.Protocol()), total, valid)
 }
 
 func (l *link) deliverIPv6(f *pktio.Frame, head []byte, total int) {
@@ -122,7 +124,11 @@ func (l *link) deliverIPv6(f *pktio.Frame, head []byte, total int) {
 	if next == uint8(header.ICMPv6ProtocolNumber) {
 		l.overhear(head)
 	}
-	l.pass(header.IPv6ProtocolNumber, f, splitAt(head, at, total, next), total, f.CsumValid || f.NeedsCsum)
+	valid := f.CsumValid || f.NeedsCsum
+	if l.rx.join && l.joins(header.IPv6ProtocolNumber, f, head, total, valid) {
+		return
+	}
+	l.pass(header.IPv6ProtocolNumber, f, splitAt(head, at, total, next), total, valid)
 }
 
 // splitAt returns where to cut a packet of total octets in two: behind its TCP header, which begins at tcp. That goes
@@ -156,49 +162,28 @@ func (l *link) pass(proto tcpip.NetworkProtocolNumber, f *pktio.Frame, split, to
 		_ = data.Append(viewOf(f, at, at+n))
 		at += n
 	}
+	l.hand(proto, data, valid)
+}
+
+// hand lets gVisor have an IP packet. valid says that its TCP checksum is known to be right.
+func (l *link) hand(proto tcpip.NetworkProtocolNumber, data buffer.Buffer, valid bool) {
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: data})
+	defer pkt.DecRef()
 	pkt.NetworkProtocolNumber = proto
 	pkt.RXChecksumValidated = valid
-	if l.rx.join {
-		l.rx.gro.Enqueue(pkt)
-	} else {
-		l.DeliverNetworkPacket(proto, pkt)
-	}
-	pkt.DecRef()
-}
-
-// viewOf copies the octets from..to of f.
-func viewOf(f *pktio.Frame, from, to int) *buffer.View {
-	v := buffer.NewView(to - from)
-	at := 0
-	for _, p := range f.Data {
-		lo, hi := max(from-at, 0), min(to-at, len(p))
-		if lo < hi {
-			_, _ = v.Write(p[lo:hi])
-		}
-		at += len(p)
-	}
-	return v
-}
-
-// newGRO makes what joins the segments of a burst.
-func (l *link) newGRO() *gro.GRO {
-	g := &gro.GRO{Dispatcher: l}
-	g.Init(true)
-	return g
-}
-
-// DeliverNetworkPacket is the last step to gVisor, after segments were joined. With DeliverLinkPacket it makes link a
-// stack.NetworkDispatcher.
-func (l *link) DeliverNetworkPacket(proto tcpip.NetworkProtocolNumber, pkt *stack.PacketBuffer) {
 	if l.rx.inline.takes(proto, pkt) {
 		return
 	}
 	// gVisor locks connections itself, for what ICMP says of them for instance: none may be locked here.
 	l.rx.inline.process(l.rx.polled.Load())
-	l.validated(pkt.RXChecksumValidated)
+	l.validated(valid)
 	l.up.DeliverNetworkPacket(proto, pkt)
 }
 
-// DeliverLinkPacket is for packet sockets, which this stack does not have.
-func (l *link) DeliverLinkPacket(tcpip.NetworkProtocolNumber, *stack.PacketBuffer) {}
+// viewOf copies the octets from..to of f.
+func viewOf(f *pktio.Frame, from, to int) *buffer.View {
+	v := viewFor(to - from)
+	rest := v.AsSlice()
+	pieces(f, from, to, func(b []byte) { rest = rest[copy(rest, b):] })
+	return v
+}

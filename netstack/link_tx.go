@@ -29,7 +29,9 @@ func (l *link) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) {
 	l.tx.mu.Lock()
 	defer l.tx.mu.Unlock()
 	for _, pkt := range pkts.AsSlice() {
-		l.write(pkt)
+		if !l.keep(pkt) {
+			l.write(pkt)
+		}
 	}
 	l.flush()
 	return pkts.Len(), nil
@@ -41,14 +43,7 @@ func (l *link) write(pkt *stack.PacketBuffer) {
 	partial := gso.Type != stack.GSONone && gso.NeedsCsum
 	payload := pkt.Data().Size()
 	if partial {
-		if f, ok := pkt.Owner.(*flow); ok {
-			if f.mss.Load() != int32(gso.MSS) {
-				f.mss.Store(int32(gso.MSS))
-			}
-			if payload > 0 {
-				f.sent.Add(1)
-			}
-		}
+		l.note(pkt, payload)
 	}
 	if partial && isWindowProbe(pkt, payload) {
 		l.addAck(pkt)
@@ -81,6 +76,25 @@ func (l *link) write(pkt *stack.PacketBuffer) {
 			}
 			f.GSOSize = gso.MSS
 		}
+	}
+}
+
+// note tells the connection of pkt what is sent for it.
+func (l *link) note(pkt *stack.PacketBuffer, payload int) {
+	f, ok := pkt.Owner.(*flow)
+	if !ok {
+		return
+	}
+	if mss := int32(pkt.GSOOptions.MSS); f.mss.Load() != mss {
+		f.mss.Store(mss)
+	}
+	f.tail.window.Store(uint32(header.TCP(pkt.TransportHeader().Slice()).WindowSize()))
+	if payload == 0 {
+		return
+	}
+	f.sent.Add(1)
+	if in := l.rx.inline; in != nil && f.sample.mark(pkt, payload, in.now) {
+		f.tail.follow(pkt, payload)
 	}
 }
 

@@ -35,8 +35,6 @@ func (l *link) start(spin time.Duration, fail func(error)) {
 	l.rx.fail = fail
 	if l.hostGSO() {
 		l.rx.rooms.init(l.rx.frames)
-	} else {
-		l.rx.gro = l.newGRO()
 	}
 	l.rx.timer = time.NewTimer(watch)
 	l.rx.roused = make(chan struct{}, 1)
@@ -163,13 +161,11 @@ func (l *link) take(n int, err error) bool {
 		}
 		return false
 	}
-	l.rx.join = l.rx.gro != nil && n > 1
+	l.rx.join = n > 1
 	for i := range n {
 		l.deliver(&l.rx.frames[i])
 	}
-	if l.rx.join {
-		l.rx.gro.Flush()
-	}
+	l.endRuns()
 	l.rx.inline.process(l.rx.polled.Load())
 	return true
 }

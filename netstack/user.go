@@ -61,7 +61,7 @@ func newUserStack(s *Stack, port pktio.Port, c Config) (*userStack, error) {
 		return nil, err
 	}
 	if !c.Handoff {
-		link.rx.inline = newInline(u.tcp, c.KeepACKs, min(c.RecvBuffer/8, ackAtLeast))
+		link.rx.inline = newInline(u.tcp, link, &c)
 	}
 	u.link.neighbours.tcp, u.link.neighbours.anew = u.tcp, s.askSoon
 	u.link.start(c.SpinFor, s.fail)

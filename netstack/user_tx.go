@@ -24,6 +24,9 @@ func headersFor(a netip.Addr) int {
 type flow struct {
 	mss  atomic.Int32
 	sent atomic.Uint32 // segments with octets, each of which acknowledges all that has arrived
+
+	sample sample
+	tail   tail
 }
 
 // KUID and KGID make flow a tcpip.PacketOwner. Nothing here looks at them.

@@ -38,6 +38,12 @@ var portKinds = []struct {
 	{"xdp generic", func(c portConfig) (Port, error) {
 		return OpenXDP(XDPConfig{Interface: c.name, Addrs: []netip.Addr{c.addr}, RxFrames: c.ring, DownGrace: c.grace, Mode: XDPGeneric})
 	}},
+	{"xdp native, socket", func(c portConfig) (Port, error) {
+		return OpenXDP(XDPConfig{Interface: c.name, Addrs: []netip.Addr{c.addr}, RxFrames: c.ring, DownGrace: c.grace, Mode: XDPNative, SendSocket: true})
+	}},
+	{"xdp generic, socket", func(c portConfig) (Port, error) {
+		return OpenXDP(XDPConfig{Interface: c.name, Addrs: []netip.Addr{c.addr}, RxFrames: c.ring, DownGrace: c.grace, Mode: XDPGeneric, SendSocket: true})
+	}},
 }
 
 // end is one end of a veth pair with a port on it.

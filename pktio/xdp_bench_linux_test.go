@@ -1,6 +1,7 @@
 package pktio
 
 import (
+	"net/netip"
 	"sync"
 	"testing"
 )
@@ -12,9 +13,15 @@ func xdpBench(b *testing.B, f func(b *testing.B, mode XDPMode)) {
 	}
 }
 
-func BenchmarkXDPRoundTrip(b *testing.B) {
+func BenchmarkXDPRoundTrip(b *testing.B)       { benchXDPRoundTrip(b, false) }
+func BenchmarkXDPRoundTripSocket(b *testing.B) { benchXDPRoundTrip(b, true) }
+
+func benchXDPRoundTrip(b *testing.B, socket bool) {
 	xdpBench(b, func(b *testing.B, mode XDPMode) {
-		x, y := xdpPair(b, 1500, mode)
+		enterNetns(b)
+		newVeth(b, 1500)
+		x := openXDP(b, XDPConfig{Interface: vethA, Addrs: []netip.Addr{addrA}, Mode: mode, SendSocket: socket})
+		y := openXDP(b, XDPConfig{Interface: vethB, Addrs: []netip.Addr{addrB}, Mode: mode, SendSocket: socket})
 		tx := [2][]Frame{one(ipFrame(y.link.Addr, x.link.Addr, addrB, 64)), one(ipFrame(x.link.Addr, y.link.Addr, addrA, 64))}
 		rx := make([]Frame, 8)
 		b.ReportAllocs()

@@ -20,11 +20,11 @@ import (
 // Frames with a VLAN tag are the kernel's; tags that the card takes off before anyone can see them ("rxvlan" in
 // "ethtool -k IF") are not known of, and should be left on.
 //
-// It sends no super-frames. A kernel peer at the other end of a veth or a tap may send some, which arrive in as many
-// pieces as it takes, on Linux 6.6 and later. Such peers also leave checksums unfinished: on a veth, a tap and a
-// virtio card a TCP or UDP checksum that holds the sum over the pseudo header only makes the frame NeedsCsum. On all
-// other devices nothing is said about checksums and the receiver is to verify them, so that on a bridge or a macvlan it
-// may find those of peers on the same host wrong.
+// It sends no super-frames unless XDPConfig.SendSocket is of effect. A peer at the other end of a veth or a tap may send
+// some, which arrive in as many pieces as it takes, on Linux 6.6 and later. Such peers also leave checksums unfinished:
+// on a veth, a tap and a virtio card a TCP or UDP checksum that holds the sum over the pseudo header only makes the frame
+// NeedsCsum. On all other devices nothing is said about checksums and the receiver is to verify them, so that on a bridge
+// or a macvlan it may find those of peers on the same host wrong.
 type XDP struct {
 	link Link
 	dev  iface
@@ -35,7 +35,10 @@ type XDP struct {
 	xsks   *ebpf.Map
 	attach link.Link // keeps the program on the interface
 	queues []*xdpQueue
-	groups int // a packet socket that receives nothing and keeps groups joined
+	groups int  // a packet socket that receives nothing and keeps groups joined
+	socket bool // frames leave through it, not through the ring
+	// ringToo says that plain frames leave through the ring in spite of that.
+	ringToo bool
 
 	news int      // a netlink socket that tells when an interface changed; the receiver's
 	file *os.File // an epoll instance with all sockets that wake the receiver, in Go's poller

@@ -10,7 +10,8 @@ import (
 
 // xdpTx is the transmit half of an XDP: whoever is in Send may touch it.
 type xdpTx struct {
-	down bool // the kernel told of an outage at the last system call
+	down   bool // the kernel told of an outage at the last system call
+	socket packetTx
 }
 
 // Send sends through the interface, see [Port]. It copies the frames. What it took just before the interface went down
@@ -30,6 +31,9 @@ func (p *XDP) Send(batch []Frame) (int, error) {
 }
 
 func (p *XDP) send(batch []Frame) (n int, err error) {
+	if p.socket && !(p.ringToo && plain(batch)) {
+		return p.sendSocket(batch)
+	}
 	if p.tx.down { // still?
 		if err := p.kick(); err != nil {
 			p.txErrors.Add(1)

@@ -133,7 +133,7 @@ func (c *Config) port(b Backend, why *string) (pktio.Port, []buffers, error) {
 		frames, size, octets := p.Ring()
 		return p, []buffers{pinnedBuffers("packet receive ring, the kernel's memory", frames, size, octets)}, nil
 	}
-	p, err := pktio.OpenXDP(pktio.XDPConfig{Interface: c.Interface, Addrs: addrs, Mode: c.XDPMode, DownGrace: c.DownGrace})
+	p, err := pktio.OpenXDP(pktio.XDPConfig{Interface: c.Interface, Addrs: addrs, Mode: c.XDPMode, DownGrace: c.DownGrace, SendSocket: true})
 	if err != nil {
 		return nil, nil, err
 	}
