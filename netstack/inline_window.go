@@ -100,7 +100,7 @@ func (m *sample) mark(pkt *stack.PacketBuffer, payload int, now func() time.Dura
 		return false
 	}
 	m.high = end
-	if !m.set.Load() {
+	if payload > int(pkt.GSOOptions.MSS) && !m.set.Load() { // small ones tell of no rate
 		m.end, m.at, m.acks = end, now(), m.delivered.Load()
 		m.set.Store(true)
 	}

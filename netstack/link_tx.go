@@ -88,7 +88,9 @@ func (l *link) note(pkt *stack.PacketBuffer, payload int) {
 	if mss := int32(pkt.GSOOptions.MSS); f.mss.Load() != mss {
 		f.mss.Store(mss)
 	}
-	f.tail.window.Store(uint32(header.TCP(pkt.TransportHeader().Slice()).WindowSize()))
+	if w := uint32(header.TCP(pkt.TransportHeader().Slice()).WindowSize()); f.tail.window.Load() != w {
+		f.tail.window.Store(w)
+	}
 	if payload == 0 {
 		return
 	}
