@@ -13,8 +13,6 @@ import (
 	"github.com/google/gopacket/layers"
 	"github.com/google/gopacket/pcapgo"
 	"github.com/stretchr/testify/require"
-
-	"github.com/softrdma/softrdma/internal/simnet"
 )
 
 // halves are the two directions of a recorded TCP connection.
@@ -134,7 +132,7 @@ func replayFPDUs(t *testing.T, b []byte, crc bool, seed uint64) (n int) {
 	near.Rechunk(seed, 2000)
 	write(t, far, b)
 	require.NoError(t, far.CloseWrite())
-	x, y := simnet.StreamPair(testMSS, wideBuffer)
+	x, y := streamPair(testMSS, wideBuffer)
 	w := open(NewConn(x, newPool(t, poolConfig)), Params{CRC: crc})
 	var err error
 	for rounds := 0; err == nil; rounds++ {

@@ -252,7 +252,7 @@ func TestPrivateData(t *testing.T) {
 // connect returns two connections that have not begun, joined by a stream.
 func connect(t testing.TB) (a, b *Conn) {
 	t.Helper()
-	x, y := simnet.StreamPair(testMSS, testBuffer)
+	x, y := streamPair(testMSS, testBuffer)
 	pool := newPool(t, poolConfig)
 	return NewConn(x, pool), NewConn(y, pool)
 }
@@ -265,7 +265,7 @@ func (noFIN) CloseWrite() error { return syscall.ENOTCONN }
 // TestRejectedLeaves is an initiator that leaves as soon as it has read the
 // rejecting Reply: the rejection has succeeded.
 func TestRejectedLeaves(t *testing.T) {
-	x, y := simnet.StreamPair(testMSS, testBuffer)
+	x, y := streamPair(testMSS, testBuffer)
 	pool := newPool(t, poolConfig)
 	a, b := NewConn(x, pool), NewConn(noFIN{y}, pool)
 	require.NoError(t, a.Request(Config{}, nil))

@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/softrdma/softrdma/internal/simnet"
 	"github.com/softrdma/softrdma/internal/wiretest"
 	"github.com/softrdma/softrdma/mempool"
 )
@@ -84,7 +83,7 @@ func referenceMarked(b []byte, pos uint64, crc, repair bool) (ulpdus [][]byte, c
 // what comes out against a reference.
 func checkNext(t require.TestingT, pool *mempool.Pool, b []byte, p Params, pos, seed uint64, largest int, want [][]byte, bad Code) {
 	room := len(b) + FPDUSize(0) // small buffers make for many runs
-	near, far := simnet.StreamPair(testMSS, room)
+	near, far := streamPair(testMSS, room)
 	near.Rechunk(seed, largest)
 	c := open(NewConn(near, pool), p)
 	if p.MarkersIn {
@@ -117,7 +116,7 @@ func checkNext(t require.TestingT, pool *mempool.Pool, b []byte, p Params, pos, 
 	}
 
 	// What was read can be written and read again.
-	x, y := simnet.StreamPair(testMSS, room+2*markerLen)
+	x, y := streamPair(testMSS, room+2*markerLen)
 	cx, cy := open(NewConn(x, pool), p), open(NewConn(y, pool), p)
 	if p.MarkersIn {
 		cx.tx.pos, cy.rx.marked.pos = pos, pos
@@ -257,7 +256,7 @@ func checkBlock(t require.TestingT, b []byte, flags, rev, policy uint8) {
 		return append(binary.BigEndian.AppendUint16(f, uint16(len(b))), b...)
 	}
 	malformed := rev != 1 && rev != 2 || rev == 2 && flags&flagEnhanced != 0 && len(b) < enhancedLen
-	near, far := simnet.StreamPair(testMSS, 1024)
+	near, far := streamPair(testMSS, 1024)
 	c := NewConn(near, nil) // no FPDU is written
 	require.NoError(t, far.Writev([][]byte{frame(keyRequest)}))
 	req, ok, err := c.RecvRequest(cfg)
@@ -274,7 +273,7 @@ func checkBlock(t require.TestingT, b []byte, flags, rev, policy uint8) {
 		}
 	}
 
-	near, far = simnet.StreamPair(testMSS, 1024)
+	near, far = streamPair(testMSS, 1024)
 	c = NewConn(near, nil)
 	require.NoError(t, c.Request(cfg, nil))
 	require.NoError(t, far.Writev([][]byte{frame(keyReply)}))

@@ -35,10 +35,21 @@ func newPool(t testing.TB, c mempool.Config) *mempool.Pool {
 	return leakcheck.Pool(t, p)
 }
 
+// lent is how much memory to put FPDUs together in the streams of these tests
+// lend; 0: none, so that it is the pool's.
+var lent int
+
+func streamPair(mss, buffer int) (a, b *simnet.Stream) {
+	a, b = simnet.StreamPair(mss, buffer)
+	a.Lend(lent)
+	b.Lend(lent)
+	return a, b
+}
+
 // newConn returns a connection that has not begun, its stream and the far end.
 func newConn(t testing.TB) (c *Conn, near, far *simnet.Stream) {
 	t.Helper()
-	near, far = simnet.StreamPair(testMSS, testBuffer)
+	near, far = streamPair(testMSS, testBuffer)
 	return NewConn(near, newPool(t, mempool.Config{Count: 1, Size: testBuffer})), near, far
 }
 
@@ -52,7 +63,7 @@ func openConn(t testing.TB, p Params) (c *Conn, near, far *simnet.Stream) {
 // openWide is openConn with wide buffers.
 func openWide(t testing.TB, p Params) (c *Conn, near, far *simnet.Stream) {
 	t.Helper()
-	near, far = simnet.StreamPair(testMSS, wideBuffer)
+	near, far = streamPair(testMSS, wideBuffer)
 	return open(NewConn(near, newPool(t, poolConfig)), p), near, far
 }
 

@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/softrdma/softrdma/internal/simnet"
 	"github.com/softrdma/softrdma/internal/wiretest"
 )
 
@@ -32,7 +31,7 @@ func TestMarkersRemoved(t *testing.T) {
 		pool := newPool(t, poolConfig)
 		length := rapid.OneOf(rapid.IntRange(0, 80), rapid.IntRange(480, 540), rapid.IntRange(0, 3000), rapid.SampledFrom([]int{MaxULPDU, 65535}))
 		rapid.Check(t, func(t *rapid.T) {
-			near, far := simnet.StreamPair(testMSS, 1<<19)
+			near, far := streamPair(testMSS, 1<<19)
 			p := Params{CRC: rapid.Bool().Draw(t, "CRC"), MarkersIn: true}
 			c := open(NewConn(near, pool), p)
 			m := wiretest.Marks{Pos: rapid.Uint64().Draw(t, "pos") &^ 3, CRC: p.CRC}
@@ -92,7 +91,7 @@ func TestMarkersRemoved(t *testing.T) {
 		for pos := uint64(0); pos < markerGap; pos += 4 {
 			require.LessOrEqual(t, markedSize(pos, 65535), 65544+4*130)
 		}
-		near, far := simnet.StreamPair(testMSS, 65544+4*130)
+		near, far := streamPair(testMSS, 65544+4*130)
 		c := open(NewConn(near, newPool(t, poolConfig)), Params{MarkersIn: true})
 		write(t, far, markedFrame(0, count(65535)))
 		u, ok, err := c.Next()

@@ -210,7 +210,7 @@ func TestMarkersInserted(t *testing.T) {
 		}
 	})
 	t.Run("MPA-26 startup frames have neither markers nor CRC, nor do they count", func(t *testing.T) {
-		x, y := simnet.StreamPair(testMSS, testBuffer)
+		x, y := streamPair(testMSS, testBuffer)
 		pool := newPool(t, poolConfig)
 		a, b := NewConn(x, pool), NewConn(y, pool)
 		private := count(MaxPrivateEnhanced)
@@ -243,7 +243,7 @@ func TestMarkersInserted(t *testing.T) {
 func TestMarkerPositionsWrap(t *testing.T) {
 	for _, start := range []uint64{1<<32 - 1024, 1<<32 - 512, 1<<32 - 20, 1<<63 - 44, 1<<64 - 1024, 1<<64 - 512, 1<<64 - 44, 1<<64 - 4} {
 		t.Run(fmt.Sprintf("MPA-68 from %#x", start), func(t *testing.T) {
-			x, y := simnet.StreamPair(testMSS, wideBuffer)
+			x, y := streamPair(testMSS, wideBuffer)
 			pool := newPool(t, poolConfig)
 			a, b := open(NewConn(x, pool), bothMarked), open(NewConn(y, pool), bothMarked)
 			a.tx.pos, b.rx.marked.pos = start, start
@@ -305,7 +305,7 @@ func TestMarkedRoom(t *testing.T) {
 			m := wiretest.Marks{Pos: pos, CRC: true}
 			size := len(m.Frame(count(n)))
 			for _, room := range []int{size - 1, size} {
-				near, _ := simnet.StreamPair(testMSS, room)
+				near, _ := streamPair(testMSS, room)
 				c := open(NewConn(near, nil), bothMarked)
 				c.tx.pos = pos
 				require.Equal(t, room == size, c.CanWrite(n), "%d octets at %d, room for %d", n, pos, room)
@@ -314,7 +314,7 @@ func TestMarkedRoom(t *testing.T) {
 	}
 	pool := newPool(t, mempool.Config{Count: 1, Size: 8192})
 	rapid.Check(t, func(t *rapid.T) {
-		near, far := simnet.StreamPair(testMSS, 4096)
+		near, far := streamPair(testMSS, 4096)
 		c := open(NewConn(near, pool), bothMarked)
 		defer c.Drop()
 		m := wiretest.Marks{Pos: rapid.Uint64().Draw(t, "pos") &^ 3, CRC: true}
@@ -345,7 +345,7 @@ func TestMarkedRoom(t *testing.T) {
 // TestMarkedFlushBySize: a full staging buffer is flushed on the way, and the
 // positions go on.
 func TestMarkedFlushBySize(t *testing.T) {
-	near, far := simnet.StreamPair(testMSS, wideBuffer)
+	near, far := streamPair(testMSS, wideBuffer)
 	c := open(NewConn(near, newPool(t, mempool.Config{Count: 1, Size: 1000})), bothMarked)
 	m := wiretest.Marks{CRC: true}
 	var want []byte

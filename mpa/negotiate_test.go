@@ -6,8 +6,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
-
-	"github.com/softrdma/softrdma/internal/simnet"
 )
 
 func genConfig(t *rapid.T, name string) Config {
@@ -32,7 +30,7 @@ func TestBothEnds(t *testing.T) {
 	pool := newPool(t, poolConfig)
 	rapid.Check(t, func(t *rapid.T) {
 		ic, rc := genConfig(t, "initiator"), genConfig(t, "responder")
-		x, y := simnet.StreamPair(testMSS, 4096)
+		x, y := streamPair(testMSS, 4096)
 		i, r := NewConn(x, pool), NewConn(y, pool)
 		require.NoError(t, i.Request(ic, nil))
 		_, ok, err := r.RecvRequest(rc)
@@ -112,7 +110,7 @@ func TestForeignReply(t *testing.T) {
 	pool := newPool(t, poolConfig)
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := genConfig(t, "initiator")
-		x, y := simnet.StreamPair(testMSS, 4096)
+		x, y := streamPair(testMSS, 4096)
 		c := NewConn(x, pool)
 		require.NoError(t, c.Request(cfg, nil))
 		f := genFrame(t)
@@ -150,7 +148,7 @@ func TestForeignRequest(t *testing.T) {
 	pool := newPool(t, poolConfig)
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := genConfig(t, "responder")
-		x, y := simnet.StreamPair(testMSS, 4096)
+		x, y := streamPair(testMSS, 4096)
 		c := NewConn(x, pool)
 		f := genFrame(t)
 		b, err := f.Append(nil)

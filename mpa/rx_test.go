@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/softrdma/softrdma/internal/simnet"
 	"github.com/softrdma/softrdma/internal/wiretest"
 )
 
@@ -109,7 +108,7 @@ func TestNextAnything(t *testing.T) {
 	long := rapid.OneOf(short, rapid.IntRange(0, 3000), rapid.SampledFrom([]int{MaxULPDU, 65535}))
 	rapid.Check(t, func(t *rapid.T) {
 		crc := rapid.Bool().Draw(t, "CRC")
-		near, far := simnet.StreamPair(testMSS, 1<<20)
+		near, far := streamPair(testMSS, 1<<20)
 		length := long
 		if rapid.Bool().Draw(t, "cut") {
 			largest := rapid.SampledFrom([]int{1, 3, 70, 1448, 65536}).Draw(t, "largest")

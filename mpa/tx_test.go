@@ -127,7 +127,7 @@ func TestMULPDU(t *testing.T) {
 }
 
 func TestCanWrite(t *testing.T) {
-	near, far := simnet.StreamPair(testMSS, 1000)
+	near, far := streamPair(testMSS, 1000)
 	c := NewConn(near, newPool(t, poolConfig))
 	require.False(t, c.CanWrite(0), "MPA-12 not before FPDU mode")
 	c.advance(stateRequestSent)
@@ -156,7 +156,7 @@ func TestCanWrite(t *testing.T) {
 }
 
 func TestFlushBySize(t *testing.T) {
-	near, far := simnet.StreamPair(testMSS, testBuffer)
+	near, far := streamPair(testMSS, testBuffer)
 	pool := newPool(t, mempool.Config{Count: 1, Size: 1000})
 	c := open(NewConn(near, pool), Params{CRC: true})
 	var want []byte
@@ -195,7 +195,7 @@ func TestWriteErrors(t *testing.T) {
 		require.Zero(t, octets)
 	})
 	t.Run("a write that does not fit", func(t *testing.T) {
-		near, _ := simnet.StreamPair(testMSS, 100)
+		near, _ := streamPair(testMSS, 100)
 		c := open(NewConn(near, newPool(t, poolConfig)), Params{})
 		require.NoError(t, c.Write(count(100), nil))
 		require.ErrorIs(t, c.Flush(), syscall.ENOBUFS)
@@ -222,7 +222,7 @@ func TestWriteErrors(t *testing.T) {
 		require.Empty(t, read(far))
 	})
 	t.Run("a closed pool", func(t *testing.T) {
-		near, _ := simnet.StreamPair(testMSS, testBuffer)
+		near, _ := streamPair(testMSS, testBuffer)
 		pool := newPool(t, poolConfig)
 		require.NoError(t, pool.Close())
 		c := open(NewConn(near, pool), Params{})
@@ -232,7 +232,7 @@ func TestWriteErrors(t *testing.T) {
 	})
 	t.Run("an empty pool makes the writer wait", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			near, _ := simnet.StreamPair(testMSS, testBuffer)
+			near, _ := streamPair(testMSS, testBuffer)
 			pool := newPool(t, mempool.Config{Count: 1, Size: 1000})
 			c := open(NewConn(near, pool), Params{})
 			b := pool.Get()
@@ -254,7 +254,7 @@ func TestWriteErrors(t *testing.T) {
 // TestBothHalves runs the receive half and the send half at the same time, both
 // ways, over pieces of every size.
 func TestBothHalves(t *testing.T) {
-	x, y := simnet.StreamPair(testMSS, 20000)
+	x, y := streamPair(testMSS, 20000)
 	x.Rechunk(1, 3000)
 	pool := newPool(t, poolConfig)
 	const rounds = 2000
@@ -370,7 +370,7 @@ func TestBothHalves(t *testing.T) {
 func TestWriteNext(t *testing.T) {
 	pool := newPool(t, poolConfig)
 	rapid.Check(t, func(t *rapid.T) {
-		x, y := simnet.StreamPair(testMSS, wideBuffer)
+		x, y := streamPair(testMSS, wideBuffer)
 		p := Params{CRC: rapid.Bool().Draw(t, "CRC")}
 		a, b := NewConn(x, pool), NewConn(y, pool)
 		open(a, p)

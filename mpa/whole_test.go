@@ -11,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/softrdma/softrdma/internal/simnet"
 	"github.com/softrdma/softrdma/internal/wiretest"
 	"github.com/softrdma/softrdma/mempool"
 )
@@ -100,7 +99,7 @@ func TestOrderIsLeftToTCP(t *testing.T) {
 func TestCloseWriteSendsWhatIsStaged(t *testing.T) {
 	for _, n := range []int{1, 3, 20} { // 20 need more than one staging buffer
 		t.Run(fmt.Sprintf("DDP-58 %d FPDUs written and not flushed go out before the FIN", n), func(t *testing.T) {
-			near, far := simnet.StreamPair(testMSS, wideBuffer)
+			near, far := streamPair(testMSS, wideBuffer)
 			pool := newPool(t, mempool.Config{Count: 1, Size: testBuffer})
 			c := open(NewConn(near, pool), Params{CRC: true})
 			var want []byte

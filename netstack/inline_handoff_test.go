@@ -47,11 +47,28 @@ func TestHandoff(t *testing.T) {
 	}
 }
 
+// Memory of TCP's own is lent by gVisor that is interfered with, and by no other TCP.
+func TestStageIsLent(t *testing.T) {
+	onAll(t, Config{}, func(t *testing.T, p *pair) {
+		ca, cb, _ := p.connect()
+		b := ca.Stage()
+		if ca.user == nil || !canInline() {
+			require.Nil(t, b)
+			return
+		}
+		pattern(b[:1000], 0, 0)
+		require.NoError(t, ca.Commit(1000))
+		k := checker{}
+		p.until("octets", func() bool { require.NoError(t, k.receive(t, cb)); return k.at == 1000 })
+	})
+}
+
 // The tag that does this for a whole program does. (TestCanInline is for those without it.)
 func TestHandoffTag(t *testing.T) {
 	if !canInline() {
 		return // this one is built so
 	}
-	out := goTool(t, "test", "-tags", "softrdma_handoff", "-count", "1", "-v", "-run", "^TestHandoff$", ".")
+	out := goTool(t, "test", "-tags", "softrdma_handoff", "-count", "1", "-v", "-run", "^(TestHandoff|TestStageIsLent)$", ".")
 	require.Contains(t, string(out), "--- PASS: TestHandoff/not_asked_for/IPv6")
+	require.Contains(t, string(out), "--- PASS: TestStageIsLent/user/GSO")
 }

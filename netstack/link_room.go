@@ -29,7 +29,7 @@ func newRoom() *buffer.View { return uncleared() }
 // holds as many octets as the window says, and may not hold a multiple of them in memory.
 func (r *rooms) take(f *pktio.Frame, from, to int) *buffer.View {
 	last := len(f.Data) - 1
-	if to-from < buffer.MaxChunkSize/2 || last > 1 || len(f.Room) == 0 || &f.Data[last][0] != &f.Room[0] {
+	if to-from < buffer.MaxChunkSize/2 || len(f.Room) == 0 || len(f.Data[last]) == 0 || &f.Data[last][0] != &f.Room[0] {
 		return nil
 	}
 	if before := f.Len() - len(f.Data[last]); before != from {

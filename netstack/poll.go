@@ -33,7 +33,7 @@ func (s *Stack) Poll(ev []Event, wait time.Duration) int {
 			return n
 		}
 		if came {
-			sp.renew()
+			sp.renew(wait) // what keeps coming may be of no interest
 		}
 	}
 	for {

@@ -1,6 +1,8 @@
 package netstack
 
 import (
+	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,6 +26,66 @@ func TestPollWaits(t *testing.T) {
 		require.Less(t, time.Since(start), patience)
 		require.Panics(t, func() { p.a.Poll(nil, 0) })
 	})
+}
+
+// deaf is a port that sends the pump home: it takes it for closed.
+type deaf struct {
+	flooded
+	told atomic.Bool
+}
+
+func (p *deaf) Recv(batch []pktio.Frame, wait time.Duration) (int, error) {
+	if !p.told.Swap(true) {
+		return 0, net.ErrClosed
+	}
+	return p.flooded.Recv(batch, wait)
+}
+
+// Frames that are nothing to the caller, without end, do not keep Poll longer than it may take. There is no pump, which
+// would take some of them, and a spin so long that a busy machine does not end it.
+func TestPollEndsInAFlood(t *testing.T) {
+	near, far, err := pktio.NewPipe(pktio.PipeConfig{})
+	require.NoError(t, err)
+	port := &deaf{flooded: flooded{Port: near, frame: joined(ethernet(near.Link().Addr, wireMAC, 0x88b5), make([]byte, 46))}}
+	st, err := New(port, Config{Addrs: prefixes("10.77.0.1/24"), SpinFor: time.Hour})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, st.Close())
+		require.NoError(t, far.Close())
+	})
+	<-st.user.link.rx.done
+	port.on.Store(true)
+	for _, wait := range []time.Duration{0, time.Microsecond, 20 * time.Millisecond, 100 * time.Millisecond} {
+		done := make(chan int, 1)
+		start := time.Now()
+		go func() { done <- st.Poll(make([]Event, 1), wait) }()
+		select {
+		case n := <-done:
+			require.Zero(t, n)
+			require.GreaterOrEqual(t, time.Since(start), wait)
+		case <-time.After(patience / 3):
+			t.Errorf("Poll still looks, after %v and not %v", time.Since(start), wait)
+			st.Wake()
+			<-done
+		}
+	}
+}
+
+// A spinner that is renewed ends its time after that, and at its limit at the latest.
+func TestSpinnerIsRenewed(t *testing.T) {
+	const d = 10 * time.Millisecond
+	sp := newSpinner(d)
+	for time.Since(sp.epoch) < d/2 {
+		require.True(t, sp.again() || time.Since(sp.epoch) >= d)
+	}
+	sp.renew(-1)
+	require.GreaterOrEqual(t, sp.most, d+d/2)
+	sp.renew(d)
+	require.Equal(t, d, sp.most)
+	sp.renew(time.Hour)
+	require.Less(t, sp.most, time.Minute)
+	sp.renew(0)
+	require.False(t, sp.again())
 }
 
 func TestWake(t *testing.T) {

@@ -27,8 +27,13 @@ func newSpinner(d time.Duration) spinner {
 	return spinner{epoch: time.Now(), next: yieldEvery, most: d, lasts: d}
 }
 
-// renew lets the spinner last as long again as at first.
-func (s *spinner) renew() { s.most = time.Since(s.epoch) + s.lasts }
+// renew lets the spinner last as long again as at first, but no longer than limit in all, unless that is below 0.
+func (s *spinner) renew(limit time.Duration) {
+	s.most = time.Since(s.epoch) + s.lasts
+	if limit >= 0 {
+		s.most = min(s.most, limit)
+	}
+}
 
 // again lets other goroutines run and reports whether to look again.
 func (s *spinner) again() bool {

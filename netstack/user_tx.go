@@ -1,6 +1,7 @@
 package netstack
 
 import (
+	"fmt"
 	"io"
 	"net/netip"
 	"sync/atomic"
@@ -64,6 +65,9 @@ func (uc *userConn) lend() []byte {
 // buffer in memory.
 func (uc *userConn) commit(n int) error {
 	v := uc.stage
+	if v == nil || n < 0 || n > StageSize {
+		panic(fmt.Sprintf("netstack: Commit of %d octets, of what Stage lent", n))
+	}
 	uc.stage = nil
 	if n >= StageSize/2 {
 		v.CapLength(n)

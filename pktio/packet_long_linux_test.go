@@ -2,6 +2,8 @@ package pktio
 
 import (
 	"encoding/binary"
+	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -256,6 +258,105 @@ func TestPacketLongFramesFillTheQueue(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 	require.Equal(t, []byte{0, 0, 0, 5}, payloadOf(t, &batch[0])[:4])
+}
+
+// Ring and queue that do not belong together are noticed: frames before that are handed out, then there are no more, for
+// callers that wait and for those that do not. No octet of the wrong frame is.
+func TestPacketLongFramesOutOfStep(t *testing.T) {
+	for name, steal := range map[string]int{"one is missing": 1, "all are missing": 2} {
+		t.Run(name, func(t *testing.T) {
+			a, b := vethPair(t, 1500)
+			sendAll(t, a, numbered(t, a, b, 1, 100), numbered(t, a, b, 2, 30000), numbered(t, a, b, 3, 20000), numbered(t, a, b, 4, 100))
+			require.NoError(t, b.raw.Control(func(fd uintptr) {
+				for range steal {
+					n, _, err := unix.Recvfrom(int(fd), make([]byte, MaxSuperFrame+vnetHdrLen), unix.MSG_DONTWAIT)
+					require.NoError(t, err)
+					require.Greater(t, n, 20000)
+				}
+			}))
+			batch := make([]Frame, 8)
+			n, err := b.Recv(batch, time.Second)
+			require.NoError(t, err)
+			require.Equal(t, 1, n)
+			require.Equal(t, []byte{0, 0, 0, 1}, payloadOf(t, &batch[0])[:4])
+			for _, wait := range []time.Duration{0, time.Millisecond, -1, 0} {
+				n, err := b.Recv(batch, wait)
+				require.Zero(t, n)
+				require.Error(t, err)
+				require.NotErrorIs(t, err, ErrClosed)
+				require.ErrorContains(t, err, vethB)
+			}
+			for range lookEvery + 1 {
+				if _, err = b.Recv(batch, 0); err == nil {
+					break
+				}
+			}
+			require.Error(t, err)
+			require.NoError(t, b.Close())
+			_, err = b.Recv(batch, -1)
+			require.ErrorIs(t, err, ErrClosed)
+		})
+	}
+}
+
+// The same while the receiver sleeps.
+func TestPacketLongFramesOutOfStepAsleep(t *testing.T) {
+	a, b := vethPair(t, 1500)
+	sendAll(t, a, numbered(t, a, b, 1, 30000))
+	at := b.rx.at(b.rx.cur) // as if the ring had never had it
+	require.NotZero(t, atomic.LoadUint32(&b.rx.header(at).Status)&unix.TP_STATUS_COPY)
+	atomic.StoreUint32(&b.rx.header(at).Status, unix.TP_STATUS_KERNEL)
+	b.rx.cur++
+	done := make(chan error, 1)
+	go func() {
+		n, err := b.Recv(make([]Frame, 4), -1)
+		if n > 0 {
+			err = fmt.Errorf("%d frames", n)
+		}
+		done <- err
+	}()
+	time.Sleep(5 * time.Millisecond) // it sleeps, most likely: else the test sees less
+	sendAll(t, a, numbered(t, a, b, 2, 20000))
+	select {
+	case err := <-done:
+		require.ErrorContains(t, err, "a frame of 20054 octets in the ring")
+	case <-time.After(20 * time.Second):
+		require.NoError(t, b.Close())
+		require.Fail(t, "Recv sleeps on", "%v", <-done)
+	}
+}
+
+// A frame in the last Room of a batch, and those behind it, do not touch what came before.
+func TestPacketRoomsApart(t *testing.T) {
+	a, b := vethPair(t, 1500)
+	batch := make([]Frame, 6)
+	for i := range 4 { // two without
+		batch[i].Room = make([]byte, 1<<16)
+	}
+	for round := range 20 {
+		for i := range batch {
+			sendAll(t, a, numbered(t, a, b, round*10+i, 40000+i))
+		}
+		n, err := b.Recv(batch, time.Second)
+		require.NoError(t, err)
+		require.Equal(t, len(batch), n)
+		for i := range batch {
+			f := &batch[i]
+			require.Len(t, f.Data, 2)
+			if i < 4 {
+				require.Same(t, &f.Room[0], &f.Data[1][0])
+			}
+			want := pattern(40000 + i)
+			binary.BigEndian.PutUint32(want, uint32(round*10+i))
+			require.Equal(t, want, payloadOf(t, f))
+		}
+		batch[0], batch[1+round%5] = batch[1+round%5], batch[0]
+		for i := range batch { // those that have one first, for the check above
+			for j := i; j < len(batch) && len(batch[i].Room) == 0; j++ {
+				batch[i], batch[j] = batch[j], batch[i]
+			}
+		}
+	}
 }
 
 // Without CAP_NET_ADMIN the kernel lets few octets wait, so the ring has room for all frames.

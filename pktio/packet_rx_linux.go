@@ -141,10 +141,12 @@ func (p *Packet) Recv(batch []Frame, wait time.Duration) (int, error) {
 	}
 	r := &p.rx
 	r.giveBack()
-	n, err := p.take(batch), r.broken
-	if n > 0 {
-		err = nil
-	} else if err == nil && len(batch) > 0 {
+	n := p.take(batch)
+	var err error
+	if n == 0 {
+		err = r.broken
+	}
+	if n == 0 && err == nil && len(batch) > 0 {
 		if wait != 0 {
 			n, err = p.park(batch, wait)
 		} else if r.empty++; r.empty >= lookEvery {

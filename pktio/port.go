@@ -61,7 +61,8 @@ type Frame struct {
 	Data [][]byte
 	// Room is memory of the receiver's, or nothing, that a port may put the octets of a received frame into rather than
 	// into memory of its own; those of a TCP payload begin at its start. A piece of Data that begins where Room does is
-	// not lent: it stays as it is until the receiver calls Recv with that Room again. Of no meaning for Send.
+	// not lent: it stays as it is until the receiver calls Recv with that Room again. Of no meaning for Send. A port
+	// that wraps another and leaves frames out swaps them with those behind, so that no Data and no Room is there twice.
 	Room []byte
 	Offload
 }

@@ -33,6 +33,7 @@ type Stream struct {
 	pieces  [][]byte   // of the last Peek
 
 	stage  []byte // what Stage lends; nil: nothing
+	lent   bool   // Stage has, and Commit did not end that
 	writes int    // calls of Writev that took something
 }
 
@@ -242,17 +243,33 @@ func (s *Stream) Lend(n int) {
 func (s *Stream) Stage() []byte {
 	s.pair.mu.Lock()
 	defer s.pair.mu.Unlock()
+	s.lent = s.stage != nil
 	return s.stage
 }
 
+// Lent reports whether Stage has lent memory that Commit did not take back.
+func (s *Stream) Lent() bool {
+	s.pair.mu.Lock()
+	defer s.pair.mu.Unlock()
+	return s.lent
+}
+
 // Commit is Writev of the first n octets of what Stage lent, which are not the
-// writer's any more.
+// writer's any more: it overwrites all of it, so that whoever still counts on
+// them finds out.
 func (s *Stream) Commit(n int) error {
-	if n == 0 {
-		return nil
+	s.pair.mu.Lock()
+	lent := s.lent
+	s.lent = false
+	s.pair.mu.Unlock()
+	if !lent {
+		panic("simnet: Commit of what was not lent")
 	}
 	err := s.Writev([][]byte{s.stage[:n]})
-	for i := range s.stage[:n] {
+	if n == 0 {
+		err = nil
+	}
+	for i := range s.stage {
 		s.stage[i] = 0xdb
 	}
 	return err

@@ -144,7 +144,7 @@ func (r *rig) step() (some bool) {
 		some = true
 		q.kicks.Add(1)
 		q.tx.Lock()
-		q.serve()
+		q.serve(false)
 	}
 	return some
 }

@@ -24,6 +24,7 @@ type memTCP struct {
 	dirty  bool     // something happened since the near end looked
 	peeked int      // octets that Peek has shown
 	view   [][]byte
+	wrote  func() // called by Writev; may be nil
 }
 
 const memMSS = 1448
@@ -103,6 +104,9 @@ func (m *memTCP) Writev(parts [][]byte) error {
 	}
 	for _, p := range parts {
 		m.out = append(m.out, p...)
+	}
+	if m.wrote != nil {
+		m.wrote()
 	}
 	return nil
 }

@@ -68,7 +68,7 @@ func (d *device) rxLoop() {
 			return
 		}
 		if d.model == ThreadsIO {
-			d.sendQueued(1, &d.txq.own) // it receives in between: nobody's transfer keeps it to itself
+			d.sendQueued(1, &d.txq.own, true) // it receives in between: nobody's transfer keeps it to itself
 		}
 		if !r.polled.Load() {
 			quiet = 0
@@ -132,7 +132,7 @@ func (d *device) receive(own bool) (closed bool) {
 	r.over = closed
 	r.mu.Unlock()
 	if sends && !closed {
-		d.sendQueued(1, &d.txq.own) // it receives in between, as under ThreadsIO
+		d.sendQueued(1, &d.txq.own, true) // it receives in between, as under ThreadsIO
 	}
 	return closed
 }
@@ -197,7 +197,7 @@ func (d *device) progress() {
 	if d.model.pollsReceive() && d.takeRole() {
 		return
 	}
-	d.sendQueued(progressTurns, &d.txq.apps)
+	d.sendQueued(progressTurns, &d.txq.apps, false)
 }
 
 // takeRole does a turn of the receive goroutine, which leaves the stack to us. It
@@ -216,13 +216,14 @@ func (d *device) takeRole() bool {
 }
 
 // sendQueued serves queue pairs that wait to send, most at most; turns counts them.
-func (d *device) sendQueued(most int, turns *atomic.Uint64) {
+// The receive goroutine is brief, as it has to look at the port again.
+func (d *device) sendQueued(most int, turns *atomic.Uint64, brief bool) {
 	for range most {
 		q := d.txq.tryPop()
 		if q == nil {
 			return
 		}
-		q.send(turns)
+		q.send(turns, brief)
 	}
 }
 

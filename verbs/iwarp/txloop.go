@@ -18,7 +18,7 @@ func (d *device) txLoop() {
 		d.txq.own.Add(1)
 		q.kicks.Add(1)
 		q.tx.Lock()
-		q.serve()
+		q.serve(false)
 	}
 }
 
@@ -29,26 +29,28 @@ func (q *qp) doorbell() {
 		q.dev.txq.push(q)
 		return
 	}
-	q.send(&q.dev.txq.apps)
+	q.send(&q.dev.txq.apps, false)
 }
 
 // send transmits, unless another goroutine is just doing so, which then serves
 // this caller's records too. turns counts what is done here.
-func (q *qp) send(turns *atomic.Uint64) {
+func (q *qp) send(turns *atomic.Uint64, brief bool) {
 	q.kicks.Add(1)
 	if q.tx.TryLock() {
 		turns.Add(1)
-		q.serve()
+		q.serve(brief)
 	}
 }
 
-// serve transmits until no doorbell rang meanwhile, and unlocks tx.
-func (q *qp) serve() {
+// serve transmits until no doorbell rang meanwhile, and unlocks tx. With brief
+// set it does one turn: an application that posts all the time must not keep the
+// receive goroutine here, nor those that wait in the queue out.
+func (q *qp) serve(brief bool) {
 	for {
 		seen := q.kicks.Load()
-		again := q.transmit()
+		again := q.transmit(brief)
 		q.tx.Unlock()
-		if again {
+		if again || (brief || q.dev.txq.some.Load()) && q.kicks.Load() != seen {
 			q.dev.txq.push(q)
 			return
 		}
@@ -64,8 +66,9 @@ const txBurst = 256
 
 // transmit issues work requests and moves them, read responses and Terminates
 // towards TCP, until nothing is left or there is no room. It reports whether
-// the turn ended early with more to do. The caller holds tx.
-func (q *qp) transmit() (again bool) {
+// the turn ended early with more to do, as it does in the midst of a long message
+// if others wait or it is to be brief. The caller holds tx.
+func (q *qp) transmit(brief bool) (again bool) {
 	c := q.conn
 	if q.ending || c == nil {
 		q.finish()
@@ -102,7 +105,7 @@ func (q *qp) transmit() (again bool) {
 		}
 		if p.Turn {
 			runtime.Gosched() // where processors are few, who waits for one is kept waiting too
-			if !q.dev.txq.some.Load() {
+			if !brief && !q.dev.txq.some.Load() {
 				continue
 			}
 			again = true
