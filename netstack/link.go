@@ -80,6 +80,7 @@ type rxSide struct {
 	joiner joiner
 	inline *inline // nil: gVisor's goroutines process segments
 	join   bool    // this burst has something to join
+	handed bool    // goroutines of gVisor have got something to do
 	failed bool
 }
 

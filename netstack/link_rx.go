@@ -176,6 +176,7 @@ func (l *link) hand(proto tcpip.NetworkProtocolNumber, data buffer.Buffer, valid
 	}
 	// gVisor locks connections itself, for what ICMP says of them for instance: none may be locked here.
 	l.rx.inline.process(l.rx.polled.Load())
+	l.rx.handed = true
 	l.validated(valid)
 	l.up.DeliverNetworkPacket(proto, pkt)
 }

@@ -103,9 +103,10 @@ func (s *Stack) Wake() { s.ready.wake() }
 func (s *Stack) gather(ev []Event) (n int, came, stop bool) {
 	if s.kern != nil {
 		s.kern.look()
-	} else if came = s.user.link.look() > 0; came && !s.ready.some.Load() {
-		// TCP's goroutines have work now; on this P they start sooner than on another.
-		runtime.Gosched()
+	} else if n, handed := s.user.link.look(); n > 0 {
+		if came = true; handed && !s.ready.some.Load() {
+			runtime.Gosched()
+		}
 	}
 	taken, stop := s.ready.take(ev)
 	for _, e := range ev[:taken] {

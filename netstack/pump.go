@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/softrdma/softrdma/internal/yield"
 	"github.com/softrdma/softrdma/pktio"
 )
 
@@ -59,14 +60,14 @@ func (l *link) stop() error {
 	return err
 }
 
-// look receives what the port has, for Poll, and returns the number of frames. With the pump at it already there is
-// nothing to do.
-func (l *link) look() int {
+// look receives what the port has, for Poll, and returns the number of frames, and whether they were more than inline
+// can do. With the pump at it already there is nothing to do.
+func (l *link) look() (n int, handed bool) {
 	if !l.rx.polled.Load() {
 		l.rx.polled.Store(true)
 	}
 	if !l.rx.mu.TryLock() {
-		return 0
+		return 0, false
 	}
 	defer l.rx.mu.Unlock()
 	if l.rx.looks.Add(1)%putOff == 0 {
@@ -75,7 +76,7 @@ func (l *link) look() int {
 	n, err := l.port.Recv(l.rx.frames, 0)
 	l.take(n, err)
 	l.rx.inline.acknowledge(false)
-	return n
+	return n, l.handedOver()
 }
 
 // leave tells the pump that Poll goes to sleep.
@@ -131,9 +132,20 @@ func (l *link) wait() bool {
 		n, err = l.port.Recv(l.rx.frames, -1)
 	}
 	ok := l.take(n, err)
-	// TCP's goroutines have work now; on this P they start sooner than on another.
-	runtime.Gosched()
+	if l.handedOver() {
+		runtime.Gosched()
+	} else {
+		yield.Now() // to Poll, if there is something for it
+	}
 	return ok
+}
+
+// handedOver reports whether goroutines of gVisor have work since it was asked last. On this P they start sooner than on
+// another, so let them. Caller holds rx.mu.
+func (l *link) handedOver() bool {
+	handed := l.rx.handed
+	l.rx.handed = false
+	return handed
 }
 
 // catchUp receives all there is. It returns false when the port is closed.
@@ -147,7 +159,9 @@ func (l *link) catchUp() bool {
 			return err == nil
 		}
 		l.rx.inline.acknowledge(false) // what keeps coming may be of others
-		runtime.Gosched()
+		if l.handedOver() {
+			runtime.Gosched()
+		}
 	}
 }
 
