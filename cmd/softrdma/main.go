@@ -14,7 +14,7 @@ func main() {
 	// ends the process.
 	context.AfterFunc(ctx, stop)
 	out := &output{File: os.Stdout}
-	a := &app{env: os.Getenv, stdin: os.Stdin, stdout: out, stderr: os.Stderr}
+	a := &app{env: os.Getenv, stdin: os.Stdin, stdout: out, stderr: os.Stderr, cpus: newProcessors(os.Getenv)}
 	code := a.run(ctx, os.Args[1:])
 	if code == exitOK && out.err != nil {
 		code = a.report(failed(out.err, "give the results a place that can take them"))

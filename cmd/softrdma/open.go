@@ -184,7 +184,11 @@ func (a *app) openDevice(ctx context.Context) (*verbs.Device, func() error, erro
 	if err != nil {
 		return nil, nil, errors.Join(err, file.Close())
 	}
-	fmt.Fprintln(a.stderr, iwarp.Explain(dev))
+	how := iwarp.Explain(dev)
+	fmt.Fprintln(a.stderr, how)
+	if !strings.HasPrefix(how, iwarp.Kernel.String()) {
+		a.cpus.narrow()
+	}
 	return dev, func() error {
 		return errors.Join(a.device.writeStats(dev), dev.Close(), file.Close())
 	}, nil

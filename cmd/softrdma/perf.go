@@ -357,6 +357,7 @@ func (m *measurement) once(ctx context.Context, carrier string, t perf.Test) (*p
 	if carrier == ours {
 		return m.client.Run(ctx, t)
 	}
+	defer m.cpus.widen()()
 	c := tcpbase.Client{Addr: m.tcp, Spin: carrier == tcpSpinning}
 	return c.Run(ctx, t)
 }

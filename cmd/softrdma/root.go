@@ -16,6 +16,7 @@ type app struct {
 	stdout io.Writer
 	stderr io.Writer
 	device deviceFlags
+	cpus   *processors // nil: they are not this command's
 }
 
 // run executes the command line and returns the exit code.

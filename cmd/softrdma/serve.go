@@ -136,7 +136,7 @@ func (v *server) start(ctx context.Context) error {
 	}
 	fmt.Fprintf(v.stderr, "baseline: listening on the kernel's TCP, %v\n", l.Addr())
 	v.running++
-	base := tcpbase.Server{}
+	base := tcpbase.Server{Begin: v.cpus.widen}
 	go func() { v.ended <- base.Serve(ctx, l) }()
 	return nil
 }

@@ -13,7 +13,8 @@ import (
 
 // Server runs the other side of tests, for many clients at once.
 type Server struct {
-	MaxClients int // at once; 64 if 0
+	MaxClients int                 // at once; 64 if 0
+	Begin      func() (end func()) // called for each client, as end is when it has gone; nil for none
 }
 
 const (
@@ -51,6 +52,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		}
 		wg.Go(func() {
 			defer func() { <-room }()
+			if s.Begin != nil {
+				defer s.Begin()()
+			}
 			answer(ctx, conn.(*net.TCPConn))
 		})
 	}
