@@ -33,6 +33,7 @@ type deviceFlags struct {
 	mtu     int
 	silence time.Duration
 	threads string
+	twice   bool
 	proto   protocolFlags
 	capture string
 	stats   string
@@ -48,6 +49,7 @@ func (f *deviceFlags) register(set *pflag.FlagSet) {
 	set.StringSliceVar(&f.gws, "gw", nil, "next hop for addresses off the link, one for IPv4 and one for IPv6; repeatable (SOFTRDMA_GW)")
 	set.IntVar(&f.mtu, "mtu", 0, "octets of an IP packet; the interface's if 0 (SOFTRDMA_MTU)")
 	set.DurationVar(&f.silence, "keepalive", 0, "how long a silent peer is trusted to be there; 60s if 0, for ever if below")
+	set.BoolVar(&f.twice, "two-copies", false, "let the packet backend receive large packets with one copy more, to compare")
 	set.StringVar(&f.threads, "threads", "adaptive", "who does the work: c1: one goroutine of the device; c2: the application's; c3: the device's receives, the application's sends; "+
 		"adaptive: c2 while the application polls, the device's while it does not; each side has its own (SOFTRDMA_THREADS)")
 	f.proto.register(set)
@@ -90,6 +92,7 @@ func (f *deviceFlags) config(env func(string) string) (iwarp.Config, error) {
 	if c.MTU, err = strconv.Atoi(mtu); err != nil || c.MTU < 0 {
 		return c, usagef("leave it out for the interface's", "%s: %q is not a number of octets", from, mtu)
 	}
+	c.TwoCopies = f.twice
 	threads, from := given("threads", "SOFTRDMA_THREADS", f.threads)
 	if c.Threads, err = iwarp.ParseThreads(threads); err != nil {
 		return c, usagef("`softrdma --help` lists the flags", "%s: %w", from, err)
@@ -186,8 +189,8 @@ func (a *app) openDevice(ctx context.Context) (*verbs.Device, func() error, erro
 	}
 	how := iwarp.Explain(dev)
 	fmt.Fprintln(a.stderr, how)
-	if !strings.HasPrefix(how, iwarp.Kernel.String()) {
-		a.cpus.narrow()
+	if !strings.HasPrefix(how, iwarp.Kernel.String()) && (c.Threads == iwarp.ThreadsAdaptive || c.Threads == iwarp.ThreadsRunToCompletion) {
+		a.cpus.narrow() // the others are for more threads than one
 	}
 	return dev, func() error {
 		return errors.Join(a.device.writeStats(dev), dev.Close(), file.Close())

@@ -28,6 +28,10 @@
 // table shows medians of rounds, the range, the ratio of the medians, and the range of
 // the ratios within each round.
 //
+// Where the host has two processors, softrdma with its own stack lets Go have one of them
+// (GOMAXPROCS=1), as it does for everybody who runs it; the kernel's TCP from Go has both, as
+// Go does by itself.
+//
 // Where the other side has a choice, all of it is measured and the better one counts, by
 // its median: TCP's socket buffers as the kernel sizes them and of 16 MiB, blocking and
 // spinning for throughput; the better mode of AF_XDP is ours. Where softrdma has a choice
@@ -46,7 +50,7 @@
 // # Threading models
 //
 // -models measures Writes under the threading models of the SoftRDMA paper (package
-// verbs/iwarp, Threads): the round trip for 64 octets to 64 KiB, the throughput for 64
+// verbs/iwarp, Threads), c3 also with two copies on receive: the round trip for 64 octets to 64 KiB, the throughput for 64
 // octets to 1 MiB with up to 128 at once, on the packet backend, both sides under the
 // same model, medians of up to three passes. Of throughput, the side that is written to has an
 // application that does not poll: there the device's goroutines work in any model. With
@@ -59,8 +63,9 @@
 // their end (wait4), over the octets that arrived; there is no warm-up. Starting and connecting
 // takes some hundredths of a second of it, softrdma a little more than TCP. On a veth pair the
 // receiving half of the kernel's work runs as a softirq at the end of the sender's system
-// call, on its processor: the copy into the receiver's packet ring, and TCP up to the
-// receiver's socket buffer, are charged to the sender. What ksoftirqd takes over when there
+// call, on its processor: the way of a frame to the receiver's packet socket, with a copy into
+// its ring unless it is a super-frame, and TCP up to the receiver's socket buffer, are charged
+// to the sender. What ksoftirqd takes over when there
 // is too much of it is charged to no process, and with CONFIG_IRQ_TIME_ACCOUNTING no
 // softirq is. So the same figure stands once more for the whole host, from /proc/stat, which
 // has all of it, and whatever else the host did.

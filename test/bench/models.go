@@ -16,10 +16,15 @@ var modelNames = map[string]string{
 	iwarp.ThreadsIO.String():              "c1, one goroutine for packets and protocols",
 	iwarp.ThreadsRunToCompletion.String(): "c2, run to completion",
 	iwarp.ThreadsSplit.String():           "c3, one goroutine receives, the application sends",
+	iwarp.ThreadsSplit.String() + twice:   "c3+copy, the same with two copies on receive",
 }
+
+// twice behind the name of a model says that it is measured with two copies on receive.
+const twice = "+copy"
 
 var allModels = []string{
 	iwarp.ThreadsAdaptive.String(), iwarp.ThreadsIO.String(), iwarp.ThreadsRunToCompletion.String(), iwarp.ThreadsSplit.String(),
+	iwarp.ThreadsSplit.String() + twice,
 }
 
 func parseModels(list string) ([]string, error) {
@@ -31,7 +36,7 @@ func parseModels(list string) ([]string, error) {
 	}
 	models := strings.Split(list, ",")
 	for i, m := range models {
-		if _, err := iwarp.ParseThreads(m); err != nil {
+		if _, err := iwarp.ParseThreads(m); err != nil && modelNames[m] == "" {
 			return nil, fmt.Errorf("-models: %w; several with commas, or all", err)
 		}
 		if slices.Contains(models[:i], m) {
@@ -59,7 +64,8 @@ func modelRuns() (list []modelRun) {
 }
 
 func (r modelRun) under(model string) perfRun {
-	return perfRun{backend: "packet", op: "write", kind: r.kind, size: r.size, threads: model}
+	threads, copied := strings.CutSuffix(model, twice)
+	return perfRun{backend: "packet", op: "write", kind: r.kind, size: r.size, threads: threads, twice: copied}
 }
 
 // compareModels makes a curve of each model and kind. At each size the models take turns,

@@ -18,6 +18,7 @@ type perfRun struct {
 	all     bool   // sizes from 2 octets to 8 MiB instead
 	depth   int    // perf's own if 0
 	threads string // threading model of both sides; perf's own if empty
+	twice   bool   // both sides receive with two copies
 	noCRC   bool
 	verify  bool
 }
@@ -36,6 +37,9 @@ func (r perfRun) flags(h host) []string {
 	}
 	if r.noCRC {
 		f = append(f, "--no-crc")
+	}
+	if r.twice {
+		f = append(f, "--two-copies")
 	}
 	if r.threads != "" {
 		f = append(f, "--threads", r.threads)
@@ -93,6 +97,9 @@ func (r perfRun) String() string {
 	s := fmt.Sprintf("%s %s %s, %d octets", r.backend, r.op, r.kind, r.size)
 	if r.noCRC {
 		s += ", no CRC"
+	}
+	if r.twice {
+		s += ", two copies"
 	}
 	if r.threads != "" {
 		s += ", threads " + r.threads

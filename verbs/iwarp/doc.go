@@ -41,12 +41,19 @@
 // tells of that before anything else.
 //
 // Whoever polls package netstack takes frames off the port and runs TCP for them. While
-// nobody does, or has not for 250 us, a goroutine of that package takes them, in every
+// nobody does, or has not for 500 us, a goroutine of that package takes them, in every
 // model: TCP's acknowledgements and timers wait for no application.
 //
-// The models differ in threads alone, not in copies: what arrives is copied into TCP's
-// buffer, and once from there to where it belongs, which is the one copy of the layers
-// above TCP. There is no variant with one more.
+// The models differ in threads alone, not in copies. What arrives is copied out of the
+// kernel into TCP's buffer, and from there to where it belongs, which is the one copy of
+// the layers above TCP. With Config.TwoCopies, or without CAP_NET_ADMIN, large packets
+// are copied once more, into a ring that is shared with the kernel.
+//
+// # Few processors
+//
+// One goroutine at a time has most of a device's work. On a host of two processors, where
+// the kernel or the peer needs the other one, a program does better with GOMAXPROCS=1:
+// each goroutine that Go wakes on the other processor takes that from somebody.
 //
 // # The end of a connection
 //

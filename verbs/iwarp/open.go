@@ -125,7 +125,7 @@ func (c *Config) port(b Backend, why *string) (pktio.Port, []buffers, error) {
 		addrs = append(addrs, a.Addr())
 	}
 	if b == Packet {
-		p, err := pktio.OpenPacket(pktio.PacketConfig{Interface: c.Interface, Addrs: addrs, DownGrace: c.DownGrace})
+		p, err := pktio.OpenPacket(pktio.PacketConfig{Interface: c.Interface, Addrs: addrs, DownGrace: c.DownGrace, WholeRing: c.TwoCopies})
 		if err != nil {
 			return nil, nil, err
 		}
