@@ -59,6 +59,15 @@ func TestXDPMode(t *testing.T) {
 	require.ErrorContains(t, err, `no mode "fast"`)
 }
 
+func TestTwoCopies(t *testing.T) {
+	c, err := parseDevice(t, nil)
+	require.NoError(t, err)
+	require.False(t, c.TwoCopies)
+	c, err = parseDevice(t, nil, "--two-copies")
+	require.NoError(t, err)
+	require.True(t, c.TwoCopies)
+}
+
 func TestThreads(t *testing.T) {
 	for name, want := range map[string]iwarp.Threads{
 		"adaptive": iwarp.ThreadsAdaptive, "c1": iwarp.ThreadsIO, "c2": iwarp.ThreadsRunToCompletion, "c3": iwarp.ThreadsSplit,

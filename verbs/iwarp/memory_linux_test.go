@@ -1,6 +1,7 @@
 package iwarp_test
 
 import (
+	"net/netip"
 	"os"
 	"testing"
 
@@ -22,4 +23,15 @@ func TestMemoryOfAPacketRing(t *testing.T) {
 	require.GreaterOrEqual(t, m.Size, 1514)
 	require.GreaterOrEqual(t, m.Octets, m.Count*m.Size)
 	require.Equal(t, []any{m.Octets, true, os.Getpagesize(), "plain"}, []any{m.Resident, m.Locked, m.PageSize, m.Pages})
+}
+
+// With two copies on receive the ring has room for the longest frames.
+func TestMemoryOfARingForAllFrames(t *testing.T) {
+	wire(t)
+	d, err := iwarp.Open(t.Context(), iwarp.Config{
+		Backend: iwarp.Packet, Interface: "sr-v0", Addrs: []netip.Prefix{netip.MustParsePrefix("10.77.0.1/24")}, TwoCopies: true,
+	})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, d.Close()) }()
+	require.GreaterOrEqual(t, iwarp.Memory(d)[1].Size, 65549)
 }
