@@ -155,7 +155,7 @@ func (c *Config) openPort(port pktio.Port) (*device, error) {
 	s, err := netstack.New(port, netstack.Config{
 		Addrs: c.Addrs, Gateways: c.Gateways, MTU: c.MTU, SpinFor: c.SpinFor,
 		Keepalive: netstack.KeepaliveWithin(c.Keepalive), AddressProbe: c.AddressProbe,
-		Recovery: c.TCP.Recovery, MinRTO: c.TCP.MinRTO, KeepACKs: c.TCP.KeepACKs, Handoff: c.TCP.Handoff,
+		Recovery: c.TCP.Recovery, Congestion: c.TCP.Congestion, MinRTO: c.TCP.MinRTO, KeepACKs: c.TCP.KeepACKs, Handoff: c.TCP.Handoff,
 	})
 	if err != nil {
 		_ = port.Close()

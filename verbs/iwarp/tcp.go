@@ -20,11 +20,25 @@ const (
 	RecoveryRACK = netstack.RecoveryRACK
 )
 
+// Congestion is what a loss leaves of our own TCP's congestion window.
+type Congestion = netstack.Congestion
+
+// The choices; the zero value is CongestionPath.
+const (
+	// CongestionPath leaves at least what the path is known to carry. It is for networks of a
+	// data center, where frames get lost that no full queue has dropped; on a path shared with
+	// others it takes more than its share where queues are short.
+	CongestionPath = netstack.CongestionPath
+	// CongestionReno leaves one half (RFC 5681), and is for networks shared with anybody.
+	CongestionReno = netstack.CongestionReno
+)
+
 // TCP holds what there is to choose of our own TCP/IP stack: of Packet, XDP and
 // Pipe. Kernel has the host's settings and ignores it. The zero value is good in a
 // data center.
 type TCP struct {
-	Recovery Recovery // how losses are found; RecoverySACK if 0
+	Recovery   Recovery   // how losses are found; RecoverySACK if 0
+	Congestion Congestion // what a loss leaves of the congestion window; CongestionPath if 0
 
 	// MinRTO is the least that the retransmission timer waits, 1 ms to 1 s;
 	// DefaultMinRTO if 0. Make it more where round trips vary by more than that, as on
@@ -62,6 +76,8 @@ func (t *TCP) check() error {
 	switch {
 	case t.Recovery > RecoverySACK:
 		return fmt.Errorf("TCP.Recovery %d: take RecoverySACK or RecoveryRACK", t.Recovery)
+	case t.Congestion > CongestionReno:
+		return fmt.Errorf("TCP.Congestion %d: take CongestionPath or CongestionReno", t.Congestion)
 	case t.MinRTO != 0 && (t.MinRTO < leastMinRTO || t.MinRTO > mostMinRTO):
 		return fmt.Errorf("TCP.MinRTO %v: it must be %v to %v, or 0 for %v", t.MinRTO, leastMinRTO, mostMinRTO, DefaultMinRTO)
 	case t.KeepACKs > mostKeepACKs:

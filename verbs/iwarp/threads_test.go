@@ -402,9 +402,10 @@ func TestTCPOptions(t *testing.T) {
 		want string // part of the error; empty: none
 	}{
 		{iwarp.TCP{}, ""},
-		{iwarp.TCP{Recovery: iwarp.RecoveryRACK, MinRTO: 200 * time.Millisecond, KeepACKs: -1, Handoff: true}, ""},
+		{iwarp.TCP{Recovery: iwarp.RecoveryRACK, Congestion: iwarp.CongestionReno, MinRTO: 200 * time.Millisecond, KeepACKs: -1, Handoff: true}, ""},
 		{iwarp.TCP{Recovery: iwarp.RecoverySACK, MinRTO: time.Millisecond, KeepACKs: 500 * time.Millisecond}, ""},
 		{iwarp.TCP{MinRTO: time.Second}, ""},
+		{iwarp.TCP{Congestion: 3}, "TCP.Congestion 3: take CongestionPath or CongestionReno"},
 		{iwarp.TCP{Recovery: 3}, "TCP.Recovery 3: take RecoverySACK or RecoveryRACK"},
 		{iwarp.TCP{MinRTO: -1}, "TCP.MinRTO -1ns: it must be 1ms to 1s, or 0 for 5ms"},
 		{iwarp.TCP{MinRTO: time.Microsecond}, "TCP.MinRTO 1µs"},
