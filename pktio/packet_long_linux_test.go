@@ -266,6 +266,7 @@ func TestPacketLongFramesOutOfStep(t *testing.T) {
 	for name, steal := range map[string]int{"one is missing": 1, "all are missing": 2} {
 		t.Run(name, func(t *testing.T) {
 			a, b := vethPair(t, 1500)
+			needLong(t, b)
 			sendAll(t, a, numbered(t, a, b, 1, 100), numbered(t, a, b, 2, 30000), numbered(t, a, b, 3, 20000), numbered(t, a, b, 4, 100))
 			require.NoError(t, b.raw.Control(func(fd uintptr) {
 				for range steal {
@@ -302,6 +303,7 @@ func TestPacketLongFramesOutOfStep(t *testing.T) {
 // The same while the receiver sleeps.
 func TestPacketLongFramesOutOfStepAsleep(t *testing.T) {
 	a, b := vethPair(t, 1500)
+	needLong(t, b)
 	sendAll(t, a, numbered(t, a, b, 1, 30000))
 	at := b.rx.at(b.rx.cur) // as if the ring had never had it
 	require.NotZero(t, atomic.LoadUint32(&b.rx.header(at).Status)&unix.TP_STATUS_COPY)
@@ -329,6 +331,7 @@ func TestPacketLongFramesOutOfStepAsleep(t *testing.T) {
 // A frame in the last Room of a batch, and those behind it, do not touch what came before.
 func TestPacketRoomsApart(t *testing.T) {
 	a, b := vethPair(t, 1500)
+	needLong(t, b)
 	batch := make([]Frame, 6)
 	for i := range 4 { // two without
 		batch[i].Room = make([]byte, 1<<16)
