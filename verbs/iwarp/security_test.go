@@ -198,9 +198,11 @@ func TestStaleOctets(t *testing.T) {
 	})
 	t.Run("SEC-18 a receive beyond the message's length is not touched, and a new region is zero", func(t *testing.T) {
 		h := newHost(t, iwarp.Config{})
-		p, e := h.accept(t, request, 1)
+		p, e := h.accept(t, request, 0)
 		require.Equal(t, make([]byte, 4096), e.mr.Bytes(), "AllocMR")
 		copy(e.mr.Bytes(), bytes.Repeat([]byte{0xee}, 16))
+		_, err := e.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{e.mr.SGE(0, 16)}}})
+		require.NoError(t, err)
 		p.Send(send(1, "seven!!"))
 		wc := e.wait(t, 1)[0]
 		require.EqualValues(t, 7, wc.ByteLen)
