@@ -52,9 +52,9 @@ type XDPConfig struct {
 	DownGrace time.Duration
 	// NoOffload makes Link report no Checksum, so that only frames with whole checksums are sent.
 	NoOffload bool
-	// SendSocket makes the port send through a packet socket where the kernel would copy frames out of AF_XDP's memory
-	// anyway, and report GSO: a super-frame then costs the kernel as much as one frame. It is of no effect where the
-	// device takes frames out of that memory itself, or with NoOffload.
+	// SendSocket makes the port send super-frames through a packet socket on a veth, where the kernel would copy frames
+	// out of AF_XDP's memory anyway, and report GSO: one then costs the kernel as much as one frame. It is of no effect
+	// on other devices, or with NoOffload.
 	SendSocket bool
 }
 

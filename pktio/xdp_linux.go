@@ -36,9 +36,7 @@ type XDP struct {
 	attach link.Link // keeps the program on the interface
 	queues []*xdpQueue
 	groups int  // a packet socket that receives nothing and keeps groups joined
-	socket bool // frames leave through it, not through the ring
-	// ringToo says that plain frames leave through the ring in spite of that.
-	ringToo bool
+	socket bool // super-frames leave through it, not through the ring
 
 	news int      // a netlink socket that tells when an interface changed; the receiver's
 	file *os.File // an epoll instance with all sockets that wake the receiver, in Go's poller

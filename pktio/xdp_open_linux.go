@@ -121,8 +121,8 @@ func (p *XDP) setup(c *XDPConfig) (err error) {
 	// the work. Of a device that takes the buffers itself we do not know. And where a frame may get to a port on this
 	// host unfinished, that port must know of it: not so on a bridge or a macvlan.
 	p.link.Checksum = p.queues[0].meta && !p.zero && d.checksum && (d.virtual() || d.hardware) && !c.NoOffload
-	if c.SendSocket && p.link.Checksum {
-		p.openSocket(d)
+	if c.SendSocket && p.link.Checksum && d.driver == "veth" {
+		p.openSocket()
 	}
 	copies, plural := "copy", "s"
 	if p.zero {

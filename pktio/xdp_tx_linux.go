@@ -31,7 +31,7 @@ func (p *XDP) Send(batch []Frame) (int, error) {
 }
 
 func (p *XDP) send(batch []Frame) (n int, err error) {
-	if p.socket && !(p.ringToo && plain(batch)) {
+	if p.socket && !plain(batch) {
 		return p.sendSocket(batch)
 	}
 	if p.tx.down { // still?
