@@ -55,7 +55,7 @@ func (p *Packet) trySend(fd uintptr) {
 			break
 		}
 		if errno := t.sendOne(fd, f); errno != 0 {
-			t.err = p.sendError(errno)
+			t.err = p.dev.sendError(errno)
 			break
 		}
 		octets += size
@@ -123,18 +123,18 @@ func (t *packetTx) putVnet(o *Offload) {
 }
 
 // sendError turns what the kernel said into what Send says: nil is "no room".
-func (p *Packet) sendError(errno unix.Errno) error {
+func (d *iface) sendError(errno unix.Errno) error {
 	switch errno {
 	case unix.EAGAIN, unix.ENOBUFS:
 		return nil
 	case unix.ENETDOWN:
-		return p.dev.downError()
+		return d.downError()
 	case unix.ENXIO, unix.ENODEV:
-		return p.dev.goneError()
+		return d.goneError()
 	case unix.EMSGSIZE:
 		return ErrTooLong
 	case unix.EINVAL:
 		return ErrBadFrame
 	}
-	return fmt.Errorf("pktio: interface %s does not send: %w", p.link.Name, errno)
+	return fmt.Errorf("pktio: interface %s does not send: %w", d.name, errno)
 }

@@ -1,10 +1,6 @@
 package pktio
 
-import (
-	"fmt"
-
-	"golang.org/x/sys/unix"
-)
+import "golang.org/x/sys/unix"
 
 // In copy mode the kernel makes a packet of each frame in the transmit ring and carries it to the peer before it looks
 // at the next: on a veth that is the better part of what a frame of 1500 octets costs, for both ends together. A packet
@@ -55,7 +51,7 @@ func (p *XDP) sendSocket(batch []Frame) (n int, err error) {
 			break
 		}
 		if errno := p.tx.socket.sendOne(uintptr(p.groups), f); errno != 0 {
-			err = p.socketError(errno)
+			err = p.dev.sendError(errno)
 			break
 		}
 		octets += size
@@ -70,21 +66,4 @@ func (p *XDP) sendSocket(batch []Frame) (n int, err error) {
 		p.txErrors.Add(1)
 	}
 	return n, err
-}
-
-// socketError turns what the kernel said into what Send says: nil is "no room".
-func (p *XDP) socketError(errno unix.Errno) error {
-	switch errno {
-	case unix.EAGAIN, unix.ENOBUFS:
-		return nil
-	case unix.ENETDOWN:
-		return p.dev.downError()
-	case unix.ENXIO, unix.ENODEV:
-		return p.dev.goneError()
-	case unix.EMSGSIZE:
-		return ErrTooLong
-	case unix.EINVAL:
-		return ErrBadFrame
-	}
-	return fmt.Errorf("pktio: interface %s does not send: %w", p.dev.name, errno)
 }
