@@ -69,9 +69,9 @@ type Conn struct {
 	stats counters
 }
 
-// NewConn returns a connection that has not begun. It uses bs and borrows
-// staging buffers from pool: one from the first Write of a batch until Flush.
-// Each has to hold the largest FPDU written; room for several makes batches.
+// NewConn returns a connection that has not begun. It uses bs and,
+// where that lends none, borrows staging buffers from pool: one from the first
+// Write of a batch until Flush. Each has to hold the largest FPDU written; room for several makes batches.
 func NewConn(bs ByteStream, pool *mempool.Pool) *Conn {
 	c := &Conn{bs: bs}
 	c.rx.u.r = &c.rx

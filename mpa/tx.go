@@ -72,9 +72,9 @@ func (c *Conn) CanWrite(n int) bool {
 // the way; otherwise nothing is sent before Flush. The caller has asked
 // CanWrite.
 //
-// The first Write of a batch takes a staging buffer from the pool and waits
-// for one if all are out; it comes back with Flush, so flush before waiting for
-// anything else.
+// The first Write of a batch takes a staging buffer: the stream's if it lends one,
+// else from the pool, and waits if all are out. It goes back with Flush, so flush
+// before waiting for anything else.
 //
 // Errors stick: an *[Error] with [CodeClosed], or the pool's error if it was
 // closed.

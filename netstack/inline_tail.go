@@ -114,12 +114,7 @@ func (l *link) sendTail(t *tail, ack uint32) {
 	heads := pkt.HeaderSize()
 	f := l.nextFrame()
 	head := l.tx.heads[l.tx.n-1][:heads]
-	views, skip := pkt.AsViewList()
-	w := walk{v: views.Front()}
-	w.skip(skip)
-	for at := 0; at < heads; {
-		at += copy(head[at:], w.next(heads-at))
-	}
+	w := readHeaders(pkt, head)
 	w.skip(payload - n)
 
 	tcpAt := ethernetHeader + ipLen

@@ -21,12 +21,7 @@ func (l *link) segment(pkt *stack.PacketBuffer, payload int) {
 		heads = pkt.HeaderSize()
 		all   [maxHeaders]byte
 	)
-	views, skip := pkt.AsViewList()
-	w := walk{v: views.Front()}
-	w.skip(skip)
-	for at := 0; at < heads; {
-		at += copy(all[at:heads], w.next(heads-at))
-	}
+	w := readHeaders(pkt, all[:heads])
 	// The sum of the pseudo header covers the length of the large segment. Take that out once.
 	tcpAt := ethernetHeader + ipLen
 	first := header.TCP(all[tcpAt:heads])
@@ -68,6 +63,17 @@ func (l *link) segment(pkt *stack.PacketBuffer, payload int) {
 		}
 		tcp.SetChecksum(^checksum.Combine(checksum.Checksum(tcp, 0), sum.Checksum()))
 	}
+}
+
+// readHeaders fills head with the headers of pkt and returns a walk through what follows them.
+func readHeaders(pkt *stack.PacketBuffer, head []byte) walk {
+	views, skip := pkt.AsViewList()
+	w := walk{v: views.Front()}
+	w.skip(skip)
+	for at := 0; at < len(head); {
+		at += copy(head[at:], w.next(len(head)-at))
+	}
+	return w
 }
 
 // setIPLength gives the i-th piece of a cut packet its length, and with IPv4 its identification and header checksum. h is

@@ -6,7 +6,6 @@ import "golang.org/x/sys/unix"
 // at the next: on a veth that is the better part of what a frame of 1500 octets costs, for both ends together. A packet
 // socket hands it super-frames. They stay whole up to the peer, or up to its native XDP program, for which the kernel cuts
 // them and hands them over together.
-
 //
 // For frames that are none the ring is the faster way, by half a microsecond. A veth takes frames at once, from wherever
 // they come, so both ways are gone. Elsewhere those of the ring would overtake the others, which wait in the queue of the
@@ -56,14 +55,6 @@ func (p *XDP) sendSocket(batch []Frame) (n int, err error) {
 		}
 		octets += size
 	}
-	p.txFrames.Add(uint64(n))
-	p.txOctets.Add(uint64(octets))
-	switch left := len(batch) - n; {
-	case left == 0:
-	case err == nil:
-		p.txNoRoom.Add(uint64(left))
-	default:
-		p.txErrors.Add(1)
-	}
+	p.countSent(len(batch), n, octets, err)
 	return n, err
 }

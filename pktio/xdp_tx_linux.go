@@ -63,16 +63,21 @@ func (p *XDP) send(batch []Frame) (n int, err error) {
 			err = kicked
 		}
 	}
+	p.countSent(len(batch), n, octets, err)
+	return n, err
+}
+
+// countSent counts what became of a batch of all frames: the first n, with as many octets, are sent.
+func (p *XDP) countSent(all, n, octets int, err error) {
 	p.txFrames.Add(uint64(n))
 	p.txOctets.Add(uint64(octets))
-	switch left := len(batch) - n; {
+	switch left := all - n; {
 	case left == 0:
 	case err == nil:
 		p.txNoRoom.Add(uint64(left))
 	default:
 		p.txErrors.Add(1)
 	}
-	return n, err
 }
 
 // check returns why a frame cannot go out, if so. The kernel would stumble over a checksum that lies elsewhere than in

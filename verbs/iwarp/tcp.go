@@ -15,8 +15,7 @@ const (
 	// RecoverySACK counts the later segments that arrived (RFC 6675). It is the one for
 	// links that lose in bursts, or hardly ever.
 	RecoverySACK = netstack.RecoverySACK
-	// RecoveryRACK goes by time (RFC 8985): two to four times the throughput where single
-	// frames get lost at random all the time. After a burst or a cut it is slow for minutes.
+	// RecoveryRACK goes by time (RFC 8985). After a burst or a cut it is slow for minutes.
 	RecoveryRACK = netstack.RecoveryRACK
 )
 

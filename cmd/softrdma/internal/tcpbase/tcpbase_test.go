@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,16 +19,45 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // serveOne starts a server on the loopback and returns its address.
 func serveOne(t *testing.T) string {
 	t.Helper()
+	return serveWith(t, &Server{})
+}
+
+func serveWith(t *testing.T, s *Server) string {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- (&Server{}).Serve(ctx, l) }()
+	go func() { done <- s.Serve(ctx, l) }()
 	t.Cleanup(func() {
 		cancel()
 		require.NoError(t, <-done)
 	})
 	return l.Addr().String()
+}
+
+// Begin is called for each client, and what it returned when that one has gone.
+func TestServerBegins(t *testing.T) {
+	var begun, ended atomic.Int32
+	addr := serveWith(t, &Server{Begin: func() func() {
+		begun.Add(1)
+		return func() { ended.Add(1) }
+	}})
+	first, err := net.Dial("tcp", addr)
+	require.NoError(t, err)
+	second, err := net.Dial("tcp", addr)
+	require.NoError(t, err)
+	became := func(n *atomic.Int32, want int32) {
+		t.Helper()
+		require.Eventually(t, func() bool { return n.Load() == want }, 10*time.Second, time.Millisecond)
+	}
+	became(&begun, 2)
+	require.Zero(t, ended.Load(), "both are there")
+	require.NoError(t, first.Close())
+	became(&ended, 1)
+	require.NoError(t, second.Close())
+	became(&ended, 2)
+	require.EqualValues(t, 2, begun.Load())
 }
 
 func TestBaselines(t *testing.T) {
