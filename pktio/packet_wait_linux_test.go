@@ -60,9 +60,13 @@ func TestPacketDeaf(t *testing.T) {
 		n, err := y.Recv(rx, 10*time.Second)
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
-		later := time.AfterFunc(20*time.Millisecond, func() { _, _ = x.Send(tx) })
+		sent := make(chan struct{})
+		time.AfterFunc(20*time.Millisecond, func() {
+			defer close(sent)
+			_, _ = x.Send(tx)
+		})
 		n, err = y.Recv(rx, 10*time.Second)
-		later.Stop()
+		<-sent // the frame is here before its Send has returned
 		require.NoError(t, err)
 		require.Equal(t, 1, n, "woken")
 	}
