@@ -54,7 +54,8 @@ func initRefs(chunk unsafe.Pointer)
 // queueChunk sends the octets of v behind all others, and has v then. It reports false if the send buffer is full, or
 // the error says why nothing can be sent. It is tcp.Endpoint.Write without the copy, and lets the buffer become fuller
 // than full by one chunk.
-func queueChunk(ep *tcp.Endpoint, clock tcpip.Clock, v *buffer.View) (bool, tcpip.Error) {
+func queueChunk(uc *userConn, clock tcpip.Clock, v *buffer.View) (bool, tcpip.Error) {
+	ep := uc.ep
 	ep.LockUser()
 	defer ep.UnlockUser()
 	queue := unsafe.Add(unsafe.Pointer(ep), sndQueueAt)
@@ -64,13 +65,15 @@ func queueChunk(ep *tcp.Endpoint, clock tcpip.Clock, v *buffer.View) (bool, tcpi
 		unlockSndQueue(queue)
 		return false, terr
 	}
-	n := v.Size()
+	b := v.AsSlice()
 	segment := newSegment(ep.TransportEndpointInfo.ID, clock, buffer.MakeWithView(v), 0)
-	*(*int)(unsafe.Add(queue, sndUsedAt)) += n
+	*(*int)(unsafe.Add(queue, sndUsedAt)) += len(b)
 	snd := *(*unsafe.Pointer)(unsafe.Add(unsafe.Pointer(ep), sndAt))
 	pushSegment(unsafe.Add(snd, writeListAt), segment)
 	unlockSndQueue(queue)
-	sendData(ep, segment)
+	if !uc.quick(segment, b) {
+		sendData(ep, segment)
+	}
 	return true, nil
 }
 

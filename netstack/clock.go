@@ -1,6 +1,7 @@
 package netstack
 
 import (
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -9,16 +10,46 @@ import (
 
 // clock is gVisor's own with another way to read it. TCP reads it some ten times for each segment, and gVisor's adds
 // durations by way of calendar time, which takes longer than to ask for the time.
+//
+// While somebody works on a segment or a write, which takes microseconds, the clock shows the time at which that began:
+// to ask ten times would be a tenth of the work.
 type clock struct {
 	tcpip.Clock
 	base time.Time
+
+	at     atomic.Int64 // since base: what the clock shows while it is held
+	holder atomic.Int32 // how many hold it
 }
 
 func newClock() *clock { return &clock{Clock: tcpip.NewStdClock(), base: time.Now()} }
 
+// hold sets the clock and keeps it there until release. It does not go back: of two who hold it the later one sets it.
+func (c *clock) hold() {
+	c.set()
+	c.holder.Add(1)
+}
+
+// release ends a hold.
+func (c *clock) release() { c.holder.Add(-1) }
+
+// set sets the clock anew in the middle of a hold, which took long.
+func (c *clock) set() {
+	now := int64(time.Since(c.base))
+	for was := c.at.Load(); was < now && !c.at.CompareAndSwap(was, now); was = c.at.Load() {
+	}
+}
+
+// now is what the clock shows.
+func (c *clock) now() time.Duration {
+	if c.holder.Load() > 0 {
+		return time.Duration(c.at.Load())
+	}
+	return time.Since(c.base)
+}
+
 // NowMonotonic is part of tcpip.Clock.
 func (c *clock) NowMonotonic() tcpip.MonotonicTime {
-	d := time.Since(c.base)
+	d := c.now()
 	return *(*tcpip.MonotonicTime)(unsafe.Pointer(&d))
 }
 

@@ -24,11 +24,10 @@ import (
 // Acknowledgements are the other half of the gain, see inline_ack.go. A nil inline has no connections: all segments go
 // gVisor's way.
 type inline struct {
-	tcp   queuer
-	link  *link
-	epoch time.Time
-	rack  bool // RecoveryRACK
-	path  bool // CongestionPath
+	tcp  queuer
+	link *link
+	rack bool // RecoveryRACK
+	path bool // CongestionPath
 
 	mu    sync.Mutex // guards what follows
 	conns map[flowKey]*inlineConn
@@ -57,7 +56,7 @@ type inlineConn struct {
 	// Guarded by rxSide.mu.
 	held  bool          // in inline.pending
 	plain bool          // held, and queue has nothing but octets and acknowledgements in it
-	whole time.Duration // since epoch: when all of TCP's work was done last
+	whole time.Duration // by the clock: when all of TCP's work was done last
 	debt  debt
 
 	ack        *stack.PacketBuffer // an acknowledgement that is not queued yet
@@ -79,21 +78,21 @@ func newInline(s *stack.Stack, l *link, c *Config) *inline {
 		return nil
 	}
 	return &inline{
-		tcp: q, link: l, epoch: time.Now(), conns: make(map[flowKey]*inlineConn), pending: make([]*inlineConn, 0, rxBatch),
+		tcp: q, link: l, conns: make(map[flowKey]*inlineConn), pending: make([]*inlineConn, 0, rxBatch),
 		acks: acks{keep: c.KeepACKs, most: min(c.RecvBuffer/8, ackAtLeast)},
 		rack: c.Recovery == RecoveryRACK, path: c.Congestion != CongestionReno,
 	}
 }
 
-// add makes ep one whose segments are processed inline.
-func (in *inline) add(ep *tcp.Endpoint, f *flow) {
+// add makes ep one whose segments are processed inline, and returns what its TCP knows of sending; nil if it does not.
+func (in *inline) add(ep *tcp.Endpoint, f *flow) *tcp.TCPSenderState {
 	info, ok := ep.Info().(*stack.TransportEndpointInfo)
 	if in == nil || !ok {
-		return
+		return nil
 	}
 	c := &inlineConn{ep: ep, id: info.ID, queue: queueOf(ep), flow: f}
 	if c.snd, c.board = senderOf(ep); c.snd == nil {
-		return
+		return nil
 	}
 	if !in.rack { // which has probes of its own
 		in.link.tx.mu.Lock()
@@ -103,6 +102,7 @@ func (in *inline) add(ep *tcp.Endpoint, f *flow) {
 	in.mu.Lock()
 	in.conns[keyOf(&info.ID)] = c
 	in.mu.Unlock()
+	return c.snd
 }
 
 // drop takes ep out. Segments that come later are gVisor's affair.
@@ -193,7 +193,7 @@ func (in *inline) process(polled bool) {
 	if in == nil || len(in.pending) == 0 {
 		return
 	}
-	now := time.Since(in.epoch)
+	now := in.now()
 	for i, c := range in.pending {
 		in.pending[i], c.held = nil, false
 		in.flushACK(c)
@@ -216,7 +216,7 @@ func (in *inline) process(polled bool) {
 	in.pending = in.pending[:0]
 }
 
-func (in *inline) now() time.Duration { return time.Since(in.epoch) }
+func (in *inline) now() time.Duration { return in.link.clock.now() }
 
 // all does all of TCP's work on c, which is locked before and after, acknowledgement included.
 func (in *inline) all(c *inlineConn, now time.Duration) {

@@ -20,7 +20,7 @@ type acks struct {
 // debt is what a connection owes an acknowledgement for.
 type debt struct {
 	octets int           // at most; some may be acknowledged by what was sent since
-	since  time.Duration // see inline.epoch
+	since  time.Duration // see clock
 	sent   uint32        // flow.sent at that time
 	listed bool          // in acks.list
 }
@@ -49,7 +49,7 @@ func (in *inline) acknowledge(all bool) {
 		return
 	}
 	a := &in.acks
-	now := time.Since(in.epoch)
+	now := in.now()
 	left := a.list[:0]
 	for _, c := range a.list {
 		if c.flow.sent.Load() == c.debt.sent && (!all && now-c.debt.since < a.keep || !c.pay(all)) {

@@ -96,7 +96,7 @@ func TestACKWaitsForSomeOctets(t *testing.T) {
 	for round := range 5 {
 		var all []header.TCP
 		from := at
-		s.h.user.link.rx.inline.conns[keyOf(&s.c.user.ep.TransportEndpointInfo.ID)].whole = time.Since(s.h.user.link.rx.inline.epoch)
+		s.h.user.link.rx.inline.conns[keyOf(&s.c.user.ep.TransportEndpointInfo.ID)].whole = s.h.user.link.clock.now()
 		for ; len(all) == 0; all = s.sent() {
 			require.LessOrEqual(t, at, from+most, "round %d", round)
 			s.arrive(s.frame(flagPSH, at, size))

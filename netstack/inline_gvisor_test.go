@@ -143,6 +143,10 @@ var wasLinked = map[string]string{
 	inTCP + "(*Endpoint).isEndpointWritableLocked": "(*Endpoint) (int, tcpip.Error)",
 	inTCP + "newOutgoingSegment":                   "(stack.TransportEndpointID, tcpip.Clock, buffer.Buffer, uint32) (*segment)",
 	inTCP + "(*protectedWriteList).PushBack":       "(*protectedWriteList, *segment) ()",
+	inTCP + "(*receiver).getSendParams":            "(*receiver) (seqnum.Value, seqnum.Size)",
+	inTCP + "(*sender).postXmit":                   "(*sender, bool, bool) ()",
+	inTCP + "(*Endpoint).tsValNow":                 "(*Endpoint) (uint32)",
+	inTCP + "(*Endpoint).recentTimestamp":          "(*Endpoint) (uint32)",
 	inTCP + "(*Endpoint).sendData":                 "(*Endpoint, *segment) ()",
 	inBuffer + "(*chunkRefs).InitRefs":             "(*chunkRefs) ()",
 	inBuffer + "chunkPools":                        "[ numPools ] sync.Pool",
@@ -151,7 +155,7 @@ var wasLinked = map[string]string{
 
 // What is used by its name is declared in gVisor as it is here, and in no other files than these.
 func TestLinkedDeclarations(t *testing.T) {
-	theirs := strings.NewReplacer("*segmentQueue", "*", "*segment", "*", "*sndQueueMutex", "*", "*protectedWriteList", "*", "*chunkRefs", "*")
+	theirs := strings.NewReplacer("*segmentQueue", "*", "*receiver", "*", "*sender", "*", "*segment", "*", "*sndQueueMutex", "*", "*protectedWriteList", "*", "*chunkRefs", "*")
 	decls := make(map[string]map[string]ast.Decl)
 	for _, pkg := range []string{inTCP, inBuffer} {
 		var set *token.FileSet
@@ -278,6 +282,20 @@ var wasRead = map[string]struct{ sum, because string }{
 	"(*Endpoint).queueSegment":              {"a451b122f016dc59", "adds to SndBufUsed and to the list what it makes a segment of, under both locks"},
 	"(*Endpoint).isEndpointWritableLocked":  {"6b15380a960ec8d7", "says that there is no room only if there is none"},
 	"newOutgoingSegment":                    {"90ea405181720bb1", "has the buffer then"},
+	"(*sender).sendData":                    {"f9c10b18b4693be8", "is what quick does instead, with the four that follow, if the first segment it looks at is the last and can go as a whole"},
+	"(*sender).maybeSendSegment":            {"d6bc4ec184dff6cc", "gives a segment SndNxt and ACK and PSH; neither Nagle nor cork is at work, and the window has room for it"},
+	"(*sender).sendSegment":                 {"79909819f2861071", "notes when and how often"},
+	"(*Endpoint).sendRaw":                   {"498884fff0e6bb82", "has no SACK option without pendingRcvdSegments"},
+	"(*Endpoint).sendTCP":                   {"30f0b2ae7ea437d3", "counts"},
+	"sendTCP":                               {"9964798bd277f160", "counts, too"},
+	"buildTCPHdr":                           {"a60ba9a29a863e38", "has the sum of the pseudo header in the checksum for the port to finish"},
+	"(*Endpoint).makeOptions":               {"5daa91bea1644c6f", "makes options of the timestamp, and of SACK"},
+	"(*sender).pCount":                      {"fb87773599b1323a", "is how many segments count as outstanding"},
+	"(*receiver).getSendParams":             {"5c2d234dab284ef8", "takes rcvQueueMu alone, and has the window told"},
+	"(*Endpoint).tsValNow":                  {"cd9137472e3dd70e", "is what a timestamp option says"},
+	"(*Endpoint).recentTimestamp":           {"d3f73a55484af7fb", "is what it echoes"},
+	"type receiver":                         {"cbdacd822f820a2b", "is where pendingRcvdSegments is"},
+	"type segmentHeap":                      {"e7a70947422459c0", "is a slice"},
 	"(*Endpoint).sendData":                  {"db92edf38b4cf133", "begins with the segment if nothing before it waits"},
 	"(*protectedWriteList).PushBack":        {"9470ce084ef9c25a", "needs the endpoint's lock"},
 	"type protectedWriteList":               {"d97f8432f740d1d7", "is in the sender"},
@@ -312,7 +330,7 @@ var wasRead = map[string]struct{ sum, because string }{
 	"(*renoState).HandleLossDetected":       {"87bdc558db8de5f8", "changes nothing but Ssthresh"},
 	"(*renoState).reduceSlowStartThreshold": {"e2c3dcca8bdfdc82", "halves what is under way"},
 	"initSender":                            {"8b4d741f614bf060", "makes sender and scoreboard, which stay"},
-	"type sender":                           {"7ae9f7fbc3d8883c", "has its state in it, not a pointer to it"},
+	"type sender":                           {"7ae9f7fbc3d8883c", "has its state in it, not a pointer to it, and writeNext and state"},
 }
 
 // The sender's state is where this package looks for it.

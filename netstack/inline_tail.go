@@ -28,18 +28,22 @@ type tail struct {
 
 	// Guarded by txSide.mu.
 	timer *time.Timer
-	last  *stack.PacketBuffer // the last segment, while armed
+	last  *stack.PacketBuffer // the octets of the last segment, while armed
+	head  [maxHeaders]byte    // its headers
+	heads int                 // octets of these
+	ip    int                 // and of the IP header
+	mss   int
 
 	// Of fire, and of whoever processes segments: guarded by the lock of the endpoint.
 	una, next uint32 // as fire found them
 	probed    bool   // for these two
 }
 
-// follow notes that pkt is sent, whose octets are new ones. Caller holds txSide.mu.
-func (t *tail) follow(pkt *stack.PacketBuffer, payload int) {
+// follow notes that s is sent, whose octets are new ones. Caller holds txSide.mu.
+func (t *tail) follow(s *sentSegment) {
 	if !t.armed.Load() {
 		after := t.after.Load()
-		if t.fire == nil || after == 0 || payload <= int(pkt.GSOOptions.MSS) {
+		if t.fire == nil || after == 0 || s.payload <= s.mss {
 			return
 		}
 		t.armed.Store(true)
@@ -49,11 +53,19 @@ func (t *tail) follow(pkt *stack.PacketBuffer, payload int) {
 			t.timer.Reset(time.Duration(after))
 		}
 	}
-	pkt.IncRef()
 	if t.last != nil {
 		t.last.DecRef()
 	}
-	t.last = pkt
+	t.last, t.mss = s.pkt, s.mss
+	if s.head != nil {
+		t.last = s.pkt.Clone() // TCP cuts off what is acknowledged
+		t.heads = copy(t.head[:], s.head)
+	} else {
+		s.pkt.IncRef()
+		t.heads = s.pkt.HeaderSize()
+		readHeaders(s.pkt, t.head[:t.heads])
+	}
+	t.ip = t.heads - ethernetHeader - len(s.tcp)
 }
 
 // disarm ends the wait.
@@ -109,13 +121,14 @@ func (l *link) sendTail(t *tail, ack uint32) {
 	if pkt == nil {
 		return
 	}
-	payload, ipLen := pkt.Data().Size(), len(pkt.NetworkHeader().Slice())
-	n := min(payload, int(pkt.GSOOptions.MSS))
-	heads := pkt.HeaderSize()
+	payload, ipLen := pkt.Data().Size(), t.ip
+	n := min(payload, t.mss)
 	f := l.nextFrame()
-	head := l.tx.heads[l.tx.n-1][:heads]
-	w := readHeaders(pkt, head)
-	w.skip(payload - n)
+	head := l.tx.heads[l.tx.n-1][:t.heads]
+	copy(head, t.head[:t.heads])
+	views, skip := pkt.AsViewList()
+	w := walk{v: views.Front()}
+	w.skip(skip + pkt.HeaderSize() + payload - n)
 
 	tcpAt := ethernetHeader + ipLen
 	tcp := header.TCP(head[tcpAt:])
@@ -139,7 +152,7 @@ func (l *link) sendTail(t *tail, ack uint32) {
 	}
 	if l.info.Checksum {
 		tcp.SetChecksum(pseudo)
-		l.offload(f, pkt)
+		offload(f, ipLen, len(tcp))
 	} else {
 		tcp.SetChecksum(0)
 		tcp.SetChecksum(^checksum.Combine(checksum.Checksum(tcp, pseudo), sum.Checksum()))

@@ -4,8 +4,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"gvisor.dev/gvisor/pkg/tcpip/header"
-	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 )
 
@@ -30,7 +28,7 @@ const (
 type sample struct {
 	set  atomic.Bool
 	end  uint32        // sequence number behind it
-	at   time.Duration // see inline.epoch
+	at   time.Duration // see clock
 	acks uint32        // pathRate.delivered at that time
 
 	high      uint32        // what was sent up to now, under txSide.mu
@@ -91,17 +89,16 @@ func (p *pathRate) window(mss, burst int) int {
 	return (int(rate*rtt.Seconds()) + 3*burst) / mss
 }
 
-// mark makes pkt the segment to wait for, if there is none, and reports whether its octets are new ones. Caller holds
+// mark makes s the segment to wait for, if there is none, and reports whether its octets are new ones. Caller holds
 // txSide.mu.
-func (m *sample) mark(pkt *stack.PacketBuffer, payload int, now func() time.Duration) (news bool) {
-	seq := header.TCP(pkt.TransportHeader().Slice()).SequenceNumber()
-	end := seq + uint32(payload)
+func (m *sample) mark(s *sentSegment, now *clock) (news bool) {
+	end := s.tcp.SequenceNumber() + uint32(s.payload)
 	if int32(end-m.high) <= 0 && m.high != 0 {
 		return false
 	}
 	m.high = end
-	if payload > int(pkt.GSOOptions.MSS) && !m.set.Load() { // small ones tell of no rate
-		m.end, m.at, m.acks = end, now(), m.delivered.Load()
+	if s.payload > s.mss && !m.set.Load() { // small ones tell of no rate
+		m.end, m.at, m.acks = end, now.now(), m.delivered.Load()
 		m.set.Store(true)
 	}
 	return true

@@ -32,6 +32,7 @@ const (
 type link struct {
 	port  pktio.Port
 	info  pktio.Link
+	clock *clock
 	large int                     // octets of the largest IP packet gVisor may send
 	up    stack.NetworkDispatcher // gVisor's side; set by Attach before receiving starts and after it ended
 	caps  atomic.Uint32           // stack.LinkEndpointCapabilities, see validated
@@ -85,7 +86,7 @@ type rxSide struct {
 }
 
 func newLink(port pktio.Port, c *Config) (*link, error) {
-	l := &link{port: port, info: port.Link(), ip4: c.has4(), ip6: c.has6(), mcast: groups(c.Addrs)}
+	l := &link{port: port, clock: newClock(), info: port.Link(), ip4: c.has4(), ip6: c.has6(), mcast: groups(c.Addrs)}
 	mtu := c.MTU
 	if mtu == 0 {
 		mtu = l.info.MTU

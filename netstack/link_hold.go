@@ -133,7 +133,7 @@ func (l *link) writeRun(pkts []*stack.PacketBuffer) {
 			left -= len(b)
 			f.Data = append(f.Data, b)
 		}
-		l.note(pkt, pkt.Data().Size())
+		l.note(pkt, header.TCP(pkt.TransportHeader().Slice()), pkt.Data().Size())
 	}
 	f.GSO = pktio.GSOTCPv4
 	if first.GSOOptions.Type == stack.GSOTCPv6 {

@@ -33,7 +33,7 @@ func (u *upper) DeliverLinkPacket(tcpip.NetworkProtocolNumber, *stack.PacketBuff
 // joinLink is a link that nothing but a test receives from.
 func joinLink(mtu int) (*link, *upper) {
 	u := &upper{mac: [6]byte{2, 0, 0, 0, 0, 0xa}}
-	return &link{info: pktio.Link{MTU: mtu, Addr: u.mac}, ip4: true, ip6: true, up: u}, u
+	return &link{clock: newClock(), info: pktio.Link{MTU: mtu, Addr: u.mac}, ip4: true, ip6: true, up: u}, u
 }
 
 // burst lets frames arrive at once, and returns what the upper side got.

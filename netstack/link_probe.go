@@ -8,8 +8,8 @@ import (
 
 // isWindowProbe recognizes what gVisor sends to a peer whose window is shut: an octet acknowledged long ago. It pushes
 // all other octets.
-func isWindowProbe(pkt *stack.PacketBuffer, payload int) bool {
-	return payload == 1 && header.TCP(pkt.TransportHeader().Slice()).Flags() == header.TCPFlagAck
+func isWindowProbe(tcp header.TCP, payload int) bool {
+	return payload == 1 && tcp.Flags() == header.TCPFlagAck
 }
 
 // addAck puts a bare acknowledgement in front of a window probe, with the sequence number that the peer expects next.

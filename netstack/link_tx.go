@@ -37,16 +37,36 @@ func (l *link) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) {
 	return pkts.Len(), nil
 }
 
+// noQueue hands the link one packet at a time. gVisor's own way makes a list of it first, in memory that is new each time.
+type noQueue struct{ link *link }
+
+// WritePacket is part of stack.QueueingDiscipline.
+func (q noQueue) WritePacket(pkt *stack.PacketBuffer) tcpip.Error {
+	l := q.link
+	l.tx.mu.Lock()
+	defer l.tx.mu.Unlock()
+	if !l.keep(pkt) {
+		l.write(pkt)
+		l.flush()
+	}
+	return nil
+}
+
+// Close is part of stack.QueueingDiscipline.
+func (noQueue) Close() {}
+
 // write puts pkt into the batch, as one frame or as many.
 func (l *link) write(pkt *stack.PacketBuffer) {
 	gso := &pkt.GSOOptions
 	partial := gso.Type != stack.GSONone && gso.NeedsCsum
 	payload := pkt.Data().Size()
+	var tcp header.TCP
 	if partial {
-		l.note(pkt, payload)
-	}
-	if partial && isWindowProbe(pkt, payload) {
-		l.addAck(pkt)
+		tcp = pkt.TransportHeader().Slice()
+		l.note(pkt, tcp, payload)
+		if isWindowProbe(tcp, payload) {
+			l.addAck(pkt)
+		}
 	}
 	cut := partial && payload > int(gso.MSS)
 	if cut && !l.hostGSO() {
@@ -68,7 +88,7 @@ func (l *link) write(pkt *stack.PacketBuffer) {
 		skip = 0
 	}
 	if partial && l.info.Checksum {
-		l.offload(f, pkt)
+		offload(f, len(pkt.NetworkHeader().Slice()), len(tcp))
 		if cut {
 			f.GSO = pktio.GSOTCPv4
 			if gso.Type == stack.GSOTCPv6 {
@@ -80,7 +100,7 @@ func (l *link) write(pkt *stack.PacketBuffer) {
 }
 
 // note tells the connection of pkt what is sent for it.
-func (l *link) note(pkt *stack.PacketBuffer, payload int) {
+func (l *link) note(pkt *stack.PacketBuffer, tcp header.TCP, payload int) {
 	f, ok := pkt.Owner.(*flow)
 	if !ok {
 		return
@@ -88,24 +108,42 @@ func (l *link) note(pkt *stack.PacketBuffer, payload int) {
 	if mss := int32(pkt.GSOOptions.MSS); f.mss.Load() != mss {
 		f.mss.Store(mss)
 	}
-	if w := uint32(header.TCP(pkt.TransportHeader().Slice()).WindowSize()); f.tail.window.Load() != w {
+	if w := uint32(tcp.WindowSize()); f.tail.window.Load() != w {
 		f.tail.window.Store(w)
 	}
-	if payload == 0 {
-		return
+	if l.rx.inline != nil {
+		if now := l.clock.now(); f.lead.until-now < leadFor/2 {
+			f.lead.learn(pkt, tcp, now)
+		}
 	}
-	f.sent.Add(1)
-	if in := l.rx.inline; in != nil && f.sample.mark(pkt, payload, in.now) {
-		f.tail.follow(pkt, payload)
+	if payload > 0 {
+		l.noteSent(f, sentSegment{pkt: pkt, tcp: tcp, payload: payload, mss: int(pkt.GSOOptions.MSS)})
 	}
 }
 
-// offload asks the port to finish the TCP checksum, which holds the sum of the pseudo header.
-func (l *link) offload(f *pktio.Frame, pkt *stack.PacketBuffer) {
+// sentSegment is a segment with octets of a connection, as it is sent.
+type sentSegment struct {
+	pkt          *stack.PacketBuffer // its octets
+	head         []byte              // its headers; nil if pkt has them
+	tcp          header.TCP
+	payload, mss int
+}
+
+// noteSent tells a connection that s is sent. Caller holds tx.mu.
+func (l *link) noteSent(f *flow, s sentSegment) {
+	f.sent.Add(1)
+	if l.rx.inline != nil && f.sample.mark(&s, l.clock) {
+		f.tail.follow(&s)
+	}
+}
+
+// offload asks the port to finish the TCP checksum, which holds the sum of the pseudo header. The headers of IP and TCP
+// are that long.
+func offload(f *pktio.Frame, ip, tcp int) {
 	f.NeedsCsum = true
-	f.CsumStart = uint16(ethernetHeader + len(pkt.NetworkHeader().Slice()))
+	f.CsumStart = uint16(ethernetHeader + ip)
 	f.CsumOffset = header.TCPChecksumOffset
-	f.HdrLen = f.CsumStart + uint16(len(pkt.TransportHeader().Slice()))
+	f.HdrLen = f.CsumStart + uint16(tcp)
 }
 
 // finishChecksum turns the sum of the pseudo header into the TCP checksum.

@@ -43,7 +43,7 @@ func TestFlush(t *testing.T) {
 	}
 	t.Run("a frame that is too long is left out alone", func(t *testing.T) {
 		p := &pickyPort{most: 100}
-		l := &link{port: p}
+		l := &link{port: p, clock: newClock()}
 		fill(l, 200, 10, 20, 101, 30, 40, 50, 60, 300)
 		l.flush()
 		require.Equal(t, []int{10, 20, 30, 40, 50, 60}, p.took)
@@ -57,7 +57,7 @@ func TestFlush(t *testing.T) {
 	})
 	t.Run("a port without room is asked again, for a while", func(t *testing.T) {
 		p := &pickyPort{dry: true}
-		l := &link{port: p}
+		l := &link{port: p, clock: newClock()}
 		fill(l, 10, 20)
 		l.flush()
 		require.Greater(t, p.calls, 2)

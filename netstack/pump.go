@@ -175,6 +175,10 @@ func (l *link) take(n int, err error) bool {
 		}
 		return false
 	}
+	if n > 0 {
+		l.clock.hold()
+		defer l.clock.release()
+	}
 	l.rx.join = n > 1
 	for i := range n {
 		l.deliver(&l.rx.frames[i])

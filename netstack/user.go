@@ -32,6 +32,7 @@ type userStack struct {
 	conf Config
 	link *link
 	tcp  *stack.Stack
+	sent *tcpip.StatCounter // segments
 
 	*sleeper
 }
@@ -52,10 +53,11 @@ func newUserStack(s *Stack, port pktio.Port, c Config) (*userStack, error) {
 	u.tcp = stack.New(stack.Options{
 		NetworkProtocols:   u.protocols(),
 		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol},
-		Clock:              newClock(),
+		Clock:              link.clock,
 		HandleLocal:        true, // a connection to one of our own addresses does not touch the wire
 		NUDConfigs:         nudConfig(),
 	})
+	u.sent = u.tcp.Stats().TCP.SegmentsSent
 	if err := u.configure(); err != nil {
 		u.tcp.Destroy()
 		return nil, err
@@ -96,7 +98,7 @@ func (u *userStack) configure() error {
 			return fmt.Errorf("netstack: TCP option %T: %s", o, err)
 		}
 	}
-	if err := u.tcp.CreateNIC(nicID, u.link); err != nil {
+	if err := u.tcp.CreateNICWithOptions(nicID, u.link, stack.NICOptions{QDisc: noQueue{u.link}}); err != nil {
 		return fmt.Errorf("netstack: interface %s: %s", u.link.info.Name, err)
 	}
 	return u.configureNetwork()
@@ -105,7 +107,8 @@ func (u *userStack) configure() error {
 // admit lets segments of an established connection take the short way. A connection to ourselves does not touch the link.
 func (u *userStack) admit(uc *userConn) {
 	if _, err := u.ours(uc.c.remote.Addr()); err != nil {
-		u.link.rx.inline.add(uc.ep, &uc.flow)
+		uc.sent = &uc.ep.Stats().(*tcp.Stats).SegmentsSent
+		uc.snd = u.link.rx.inline.add(uc.ep, &uc.flow)
 	}
 }
 

@@ -18,6 +18,10 @@ type userConn struct {
 	wq    *waiter.Queue
 	entry waiter.Entry
 	flow  flow
+	// What TCP knows of sending; nil until it is connected, and where segments go gVisor's way. Guarded by the endpoint's
+	// lock, but for the pointer.
+	snd  *tcp.TCPSenderState
+	sent *tcpip.StatCounter // segments
 
 	// Set by gVisor's callback, taken back by Peek.
 	fresh atomic.Bool // something arrived or ended since the last look

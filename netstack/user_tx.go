@@ -28,6 +28,7 @@ type flow struct {
 
 	sample sample
 	tail   tail
+	lead   lead
 }
 
 // KUID and KGID make flow a tcpip.PacketOwner. Nothing here looks at them.
@@ -38,13 +39,42 @@ func (*flow) KGID() uint32 { return 0 }
 
 // write is sender.write.
 func (uc *userConn) write(parts [][]byte, n int) (int, error) {
+	clock := uc.c.st.user.link.clock
+	clock.hold()
+	if uc.snd != nil && n <= quickMost {
+		took, err := uc.writeQuick(parts, n)
+		clock.release()
+		return took, err
+	}
 	uc.pay = payload{parts: parts, left: n}
 	took, terr := uc.ep.Write(&uc.pay, tcpip.WriteOptions{Atomic: true})
 	uc.pay = payload{}
+	clock.release()
 	if terr != nil && !wouldBlock(terr) {
 		return int(took), streamError(uc.c.remote, toError(terr))
 	}
 	return int(took), nil
+}
+
+// quickMost is how many octets a write may have to be copied into memory of its own size.
+const quickMost = StageSize / 2
+
+// writeQuick is write for few octets of a connection that can send them without much ado, see inline_send.go.
+func (uc *userConn) writeQuick(parts [][]byte, n int) (int, error) {
+	v := viewFor(n)
+	b := v.AsSlice()
+	for _, p := range parts {
+		b = b[copy(b, p):]
+	}
+	took, terr := queueChunk(uc, uc.c.st.user.link.clock, v)
+	if took {
+		return n, nil
+	}
+	v.Release()
+	if terr != nil && !wouldBlock(terr) {
+		return 0, streamError(uc.c.remote, toError(terr))
+	}
+	return 0, nil
 }
 
 // StageSize is how many octets of memory Conn.Stage lends: what the payload of one super-frame takes.
@@ -85,7 +115,10 @@ func (uc *userConn) commit(n int) error {
 
 // give is sender.give.
 func (uc *userConn) give(chunk *buffer.View) (bool, error) {
-	took, terr := queueChunk(uc.ep, uc.c.st.user.tcp.Clock(), chunk)
+	clock := uc.c.st.user.link.clock
+	clock.hold()
+	took, terr := queueChunk(uc, clock, chunk)
+	clock.release()
 	if terr != nil && !wouldBlock(terr) {
 		return false, streamError(uc.c.remote, toError(terr))
 	}
