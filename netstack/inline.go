@@ -142,12 +142,17 @@ func (in *inline) takes(proto tcpip.NetworkProtocolNumber, pkt *stack.PacketBuff
 	if !consumeHeaders(pkt) {
 		return true // of no use
 	}
-	flags := header.TCP(pkt.TransportHeader().Slice()).Flags()
+	h := header.TCP(pkt.TransportHeader().Slice())
+	pkt.NICID = nicID
+	if int(h.DataOffset()) != len(h) { // longer than the segment, or shorter than a header: there are no options to read
+		in.tcp.QueuePacket(c.ep, c.id, pkt) // which counts it, and drops it
+		return true
+	}
+	flags := h.Flags()
 	if flags&^header.TCPFlagPsh != header.TCPFlagAck {
 		c.plain = false
 	}
 	size := pkt.Data().Size()
-	pkt.NICID = nicID
 	if size == 0 && flags == header.TCPFlagAck {
 		in.queueACK(c, pkt)
 		return true

@@ -87,6 +87,13 @@ func fuzzInline(f *testing.F, fam family) {
 		seg := tcpSegmentOf(fam.a, fam.b, header.TCPFields{SrcPort: 1, DstPort: 7, Flags: header.TCPFlags(flags), WindowSize: 1000}, make([]byte, flags%8))
 		f.Add(joined(ethernet(p.b.user.link.info.Addr, wireMAC, 0x0800), ipPacket(fam.a, fam.b, 6, len(seg)), seg), uint8(0), uint8(flags), uint32(flags%3))
 	}
+	for words := range 16 { // how long the header says it is
+		seg := tcpSegmentOf(fam.a, fam.b, header.TCPFields{SrcPort: 1, DstPort: 7, Flags: flagACK, WindowSize: 1000}, nil)
+		seg[header.TCPDataOffset] = byte(words << 4)
+		for _, how := range []uint8{0, 8, 0x40} {
+			f.Add(joined(ethernet(p.b.user.link.info.Addr, wireMAC, 0x0800), ipPacket(fam.a, fam.b, 6, len(seg)), seg), uint8(0), how, uint32(0))
+		}
+	}
 	mac := p.b.user.link.info.Addr
 	link := p.b.user.link
 	k := checker{stream: 9}

@@ -2,12 +2,15 @@ package netstack
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net/netip"
+	"runtime/debug"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"gvisor.dev/gvisor/pkg/tcpip/checksum"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 )
 
@@ -151,6 +154,44 @@ func TestSACKsIn(t *testing.T) {
 	}
 	all := sacksIn(append([]byte{5, 42}, make([]byte, 40)...))
 	require.Equal(t, maxSACKs, all.n)
+}
+
+// A segment whose header says it is longer than the segment, or shorter than a header can be, is dropped and counted: its
+// options, which nobody has sent, are not looked for. Anyone who guesses the ports can send one.
+func TestHeaderOfImpossibleLength(t *testing.T) {
+	bothWays(t, Config{}, func(t *testing.T, c Config) {
+		bothFamilies(t, func(t *testing.T, fam family) {
+			s := newSpoken(t, fam, c)
+			s.alive()
+			defer func() {
+				if why := recover(); why != nil { // what there is to clean up is locked
+					go panic(fmt.Sprintf("%v\n%s", why, debug.Stack()))
+					select {}
+				}
+			}()
+			invalid := s.h.user.tcp.Stats().TCP.InvalidSegmentsReceived
+			for words := range 16 {
+				for _, octets := range []int{0, 3} {
+					seg := s.segment(flagACK, 1000, octets)
+					tcp := header.TCP(seg)
+					tcp[header.TCPDataOffset] = byte(words << 4)
+					tcp.SetChecksum(0)
+					sum := header.PseudoHeaderChecksum(header.TCPProtocolNumber, toAddress(fam.b), toAddress(fam.a), uint16(len(seg)))
+					tcp.SetChecksum(^checksum.Checksum(seg, sum))
+					before := invalid.Value()
+					frame := s.packet(6, seg)
+					s.burst(frame)
+					s.burst(s.frame(flagACK, 0, 0), frame, frame, s.frame(flagACK, 0, 0))
+					want := uint64(3)
+					if words == header.TCPMinimumSize/4 {
+						want = 0
+					}
+					require.Equal(t, want, invalid.Value()-before, "%d words, %d octets", words, octets)
+				}
+			}
+			s.alive()
+		})
+	})
 }
 
 func TestSACKsCover(t *testing.T) {

@@ -33,6 +33,7 @@ type link struct {
 	port  pktio.Port
 	info  pktio.Link
 	clock *clock
+	said  atomic.Uint64 // segments with octets that were sent
 	large int                     // octets of the largest IP packet gVisor may send
 	up    stack.NetworkDispatcher // gVisor's side; set by Attach before receiving starts and after it ended
 	caps  atomic.Uint32           // stack.LinkEndpointCapabilities, see validated
@@ -63,6 +64,12 @@ type txSide struct {
 	held   held
 }
 
+// stream is what Poll knows of octets that come without any that go.
+type stream struct {
+	said uint64 // link.said
+	from uint64 // count.octetsIn at that time
+}
+
 // rxSide is used under mu, by Poll or the pump: see pump.go.
 type rxSide struct {
 	polled atomic.Bool   // Poll is awake
@@ -72,6 +79,7 @@ type rxSide struct {
 	stop   chan struct{} // closed to end the pump
 	done   chan struct{} // closed when the pump has ended; nil before it started
 	spin   time.Duration
+	stream stream // Poll's own
 	fail   func(error)
 
 	mu     sync.Mutex // guards what follows, and port.Recv

@@ -132,6 +132,7 @@ type sentSegment struct {
 // noteSent tells a connection that s is sent. Caller holds tx.mu.
 func (l *link) noteSent(f *flow, s sentSegment) {
 	f.sent.Add(1)
+	l.said.Add(1)
 	if l.rx.inline != nil && f.sample.mark(&s, l.clock) {
 		f.tail.follow(&s)
 	}

@@ -34,6 +34,8 @@ func (s *Stack) Poll(ev []Event, wait time.Duration) int {
 		}
 		if came {
 			sp.renew(wait) // what keeps coming may be of no interest
+		} else if s.user != nil && s.user.link.streams() {
+			osRest()
 		}
 	}
 	for {

@@ -79,6 +79,20 @@ func (l *link) look() (n int, handed bool) {
 	return n, l.handedOver()
 }
 
+// streamFrom is after how many octets that came without one that went this is a stream.
+const streamFrom = 4 << 20
+
+// streams reports whether octets have come for some time and nobody here has answered: a peer writes all it can. For Poll,
+// which has found nothing. What comes while it rests comes together then: that takes fewer looks, acknowledgements and
+// turns, and nobody waits for an answer.
+func (l *link) streams() bool {
+	s, in := &l.rx.stream, l.count.octetsIn.Load()
+	if said := l.said.Load(); s.said != said {
+		s.said, s.from = said, in
+	}
+	return in-s.from >= streamFrom
+}
+
 // leave tells the pump that Poll goes to sleep.
 func (l *link) leave() {
 	l.rx.polled.Store(false)
