@@ -34,6 +34,7 @@ type inline struct {
 
 	// Guarded by rxSide.mu.
 	pending []*inlineConn // locked, with segments to process
+	late    []*inlineConn // with an acknowledgement to process
 	acks    acks
 }
 
@@ -59,6 +60,8 @@ type inlineConn struct {
 	whole time.Duration // by the clock: when all of TCP's work was done last
 	debt  debt
 
+	late       unsafe.Pointer      // a segment whose octets are processed and whose acknowledgement is not; nil if none
+	inLate     bool                // in inline.late
 	ack        *stack.PacketBuffer // an acknowledgement that is not queued yet
 	lastACK    uint32              // of what was queued last
 	lastWindow uint16
@@ -202,6 +205,7 @@ func (in *inline) process(polled bool) {
 	for i, c := range in.pending {
 		in.pending[i], c.held = nil, false
 		in.flushACK(c)
+		c.settle()
 		if queueEmpty(c.queue) { // TCP would have none of it: no sign of life
 			if !c.debt.listed {
 				c.debt.octets = 0
@@ -242,9 +246,25 @@ func (in *inline) all(c *inlineConn, now time.Duration) {
 
 // segments does TCP's work on the segments of c, which is locked, and unlocks it. There is no reset among them, the only
 // thing that ends an established connection; if gVisor finds something else, the connection is one nobody understands.
+//
+// What a lone segment acknowledges waits until Poll has found nothing: whoever waits for its octets answers first.
 func (in *inline) segments(c *inlineConn) {
 	for s := dequeue(c.queue); s != nil; s = dequeue(c.queue) {
-		more, err := handleSegment(c.ep, s)
+		var more bool
+		var err tcpip.Error
+		if c.late == nil && queueEmpty(c.queue) {
+			if more, err = receiveSegment(c.ep, s); more {
+				c.late = s
+				if !c.inLate {
+					c.inLate = true
+					in.late = append(in.late, c)
+				}
+				break
+			}
+			more = err == nil
+		} else {
+			more, err = handleSegment(c.ep, s)
+		}
 		release(s)
 		if err != nil {
 			c.ep.UnlockUser()

@@ -45,6 +45,9 @@ func (a *acks) owe(c *inlineConn, now time.Duration) {
 
 // acknowledge sends what waited long enough, or all. Who sent octets of his own meanwhile is debt-free.
 func (in *inline) acknowledge(all bool) {
+	if all {
+		in.settle(true)
+	}
 	if in == nil || len(in.acks.list) == 0 {
 		return
 	}

@@ -9,6 +9,8 @@ import (
 	"unsafe"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/seqnum"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 )
 
@@ -51,6 +53,32 @@ func handleSegments(ep *tcp.Endpoint) tcpip.Error
 //
 //go:linkname handleSegment gvisor.dev/gvisor/pkg/tcpip/transport/tcp.(*Endpoint).handleSegmentLocked
 func handleSegment(ep *tcp.Endpoint, segment unsafe.Pointer) (bool, tcpip.Error)
+
+// receiveSegment is the half of handleSegment that is about octets, for a segment of an established connection which has
+// no flags but ACK and PSH. It reports whether there is more to the segment; acknowledged is the other half.
+func receiveSegment(ep *tcp.Endpoint, segment unsafe.Pointer) (bool, tcpip.Error) {
+	snd, _ := senderOf(ep)
+	*(*seqnum.Size)(unsafe.Add(segment, windowAt)) <<= snd.SndWndScale
+	if o := (*header.TCPOptions)(unsafe.Add(segment, optionsAt)); o.TS { // the answer echoes it
+		updateTimestamp(ep, o.TSVal, snd.MaxSentAck, *(*seqnum.Value)(unsafe.Add(segment, seqAt)))
+	}
+	drop, err := receiverTakes(receiverOf(ep), segment)
+	return !drop && err == nil, err
+}
+
+// acknowledged is the half of handleSegment that is about what a segment acknowledges.
+func acknowledged(ep *tcp.Endpoint, segment unsafe.Pointer) {
+	senderTakes(*(*unsafe.Pointer)(unsafe.Add(unsafe.Pointer(ep), senderAt)), segment)
+}
+
+//go:linkname updateTimestamp gvisor.dev/gvisor/pkg/tcpip/transport/tcp.(*Endpoint).updateRecentTimestamp
+func updateTimestamp(ep *tcp.Endpoint, tsVal uint32, maxSentAck, seq seqnum.Value)
+
+//go:linkname receiverTakes gvisor.dev/gvisor/pkg/tcpip/transport/tcp.(*receiver).handleRcvdSegment
+func receiverTakes(rcv, segment unsafe.Pointer) (bool, tcpip.Error)
+
+//go:linkname senderTakes gvisor.dev/gvisor/pkg/tcpip/transport/tcp.(*sender).handleRcvdSegment
+func senderTakes(snd, segment unsafe.Pointer)
 
 // dequeue takes the oldest segment out of a queue; nil without.
 //

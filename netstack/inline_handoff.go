@@ -20,6 +20,8 @@ func uncleared() *buffer.View { return buffer.NewViewSize(buffer.MaxChunkSize) }
 func handleConnected(*tcp.Endpoint)                                       {}
 func handleSegments(*tcp.Endpoint) tcpip.Error                            { return nil }
 func handleSegment(*tcp.Endpoint, unsafe.Pointer) (bool, tcpip.Error)     { return false, nil }
+func receiveSegment(*tcp.Endpoint, unsafe.Pointer) (bool, tcpip.Error)    { return false, nil }
+func acknowledged(*tcp.Endpoint, unsafe.Pointer)                          {}
 func dequeue(unsafe.Pointer) unsafe.Pointer                               { return nil }
 func queueEmpty(unsafe.Pointer) bool                                      { return false }
 func release(unsafe.Pointer)                                              {}

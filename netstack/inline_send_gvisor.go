@@ -15,7 +15,7 @@ import (
 
 // Where a sender has the next segment to send and what it knows of losses, an endpoint its receiver, that the segments it
 // cannot read yet, and a segment what it is sent with.
-var writeNextAt, congestionAt, receiverAt, pendingAt, seqAt, flagsAt, sentAt, timesSentAt, dataAt = func() (a, b, c, d, e, f, g, h, i uintptr) {
+var writeNextAt, congestionAt, receiverAt, pendingAt, seqAt, flagsAt, sentAt, timesSentAt, dataAt, windowAt, optionsAt = func() (a, b, c, d, e, f, g, h, i, j, k uintptr) {
 	at := func(t reflect.Type, name string) uintptr {
 		f, _ := t.FieldByName(name)
 		return f.Offset
@@ -28,7 +28,7 @@ var writeNextAt, congestionAt, receiverAt, pendingAt, seqAt, flagsAt, sentAt, ti
 	snd, rcv := elem(ep, "snd"), elem(ep, "rcv")
 	segment := elem(snd, "writeNext")
 	return at(snd, "writeNext"), at(snd, "state"), at(ep, "rcv"), at(rcv, "pendingRcvdSegments"),
-		at(segment, "sequenceNumber"), at(segment, "flags"), at(segment, "xmitTime"), at(segment, "xmitCount"), at(segment, "pkt")
+		at(segment, "sequenceNumber"), at(segment, "flags"), at(segment, "xmitTime"), at(segment, "xmitCount"), at(segment, "pkt"), at(segment, "window"), at(segment, "parsedOptions")
 }()
 
 func receiverOf(ep *tcp.Endpoint) unsafe.Pointer {

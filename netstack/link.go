@@ -33,7 +33,7 @@ type link struct {
 	port  pktio.Port
 	info  pktio.Link
 	clock *clock
-	said  atomic.Uint64 // segments with octets that were sent
+	said  atomic.Uint64           // segments with octets that were sent
 	large int                     // octets of the largest IP packet gVisor may send
 	up    stack.NetworkDispatcher // gVisor's side; set by Attach before receiving starts and after it ended
 	caps  atomic.Uint32           // stack.LinkEndpointCapabilities, see validated

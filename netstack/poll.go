@@ -109,6 +109,8 @@ func (s *Stack) gather(ev []Event) (n int, came, stop bool) {
 		if came = true; handed && !s.ready.some.Load() {
 			runtime.Gosched()
 		}
+	} else if len(s.user.due) > 0 {
+		s.user.settle()
 	}
 	taken, stop := s.ready.take(ev)
 	for _, e := range ev[:taken] {

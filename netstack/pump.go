@@ -74,6 +74,9 @@ func (l *link) look() (n int, handed bool) {
 		l.rx.timer.Reset(watch)
 	}
 	n, err := l.port.Recv(l.rx.frames, 0)
+	if n == 0 {
+		l.rx.inline.settle(false)
+	}
 	l.take(n, err)
 	l.rx.inline.acknowledge(false)
 	return n, l.handedOver()

@@ -34,6 +34,8 @@ type userStack struct {
 	tcp  *stack.Stack
 	sent *tcpip.StatCounter // segments
 
+	due []*userConn // with octets to give back; the receive goroutine's
+
 	*sleeper
 }
 

@@ -27,7 +27,8 @@ type userInbox struct {
 	// view is what Peek returned. The memory is that of segments in TCP's receive queue, where a segment stays until
 	// the last of it is read, even if the peer resets the connection.
 	view   view
-	unread int // octets discarded that TCP does not know of yet
+	unread int  // octets discarded that TCP does not know of yet
+	due    bool // in userStack.due
 	sink   sink
 }
 
@@ -175,9 +176,22 @@ func (uc *userConn) discard(n int) {
 		v.pieces[v.first] = nil
 		v.first++
 	}
-	if v.n == 0 || in.unread >= giveBackAt {
+	switch u := uc.c.st.user; {
+	case in.unread >= giveBackAt:
+		uc.giveBack()
+	case v.n == 0 && !in.due: // whoever got the octets has an answer to send first
+		in.due = true
+		u.due = append(u.due, uc)
+	}
+}
+
+// settle gives TCP back what is due. For Poll, which has nothing else to do.
+func (u *userStack) settle() {
+	for i, uc := range u.due {
+		u.due[i], uc.in.due = nil, false
 		uc.giveBack()
 	}
+	u.due = u.due[:0]
 }
 
 // giveBack lets TCP reuse the memory of discarded octets and open its window.
