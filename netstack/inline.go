@@ -252,7 +252,7 @@ func (in *inline) segments(c *inlineConn) {
 	for s := dequeue(c.queue); s != nil; s = dequeue(c.queue) {
 		var more bool
 		var err tcpip.Error
-		if c.late == nil && queueEmpty(c.queue) {
+		if c.late == nil && queueEmpty(c.queue) && segmentData(s).Data().Size() > 0 {
 			if more, err = receiveSegment(c.ep, s); more {
 				c.late = s
 				if !c.inLate {

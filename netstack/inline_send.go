@@ -75,7 +75,7 @@ func (d *lead) stamped(tcp header.TCP) bool {
 // The endpoint is locked.
 func (uc *userConn) quick(segment unsafe.Pointer, b []byte) bool {
 	l, s := uc.c.st.user.link, uc.snd
-	if s == nil || !l.info.Checksum || uc.ep.EndpointState() != tcp.StateEstablished || !fluent(uc.ep) {
+	if s == nil || uc.ep.EndpointState() != tcp.StateEstablished || !fluent(uc.ep) {
 		return false
 	}
 	n := (len(b)-1)/s.MaxPayloadSize + 1
@@ -126,9 +126,15 @@ func (l *link) sendLed(uc *userConn, segment unsafe.Pointer, b []byte, ack seqnu
 		binary.BigEndian.PutUint32(tcp[header.TCPMinimumSize+4:], mine)
 		binary.BigEndian.PutUint32(tcp[header.TCPMinimumSize+8:], theirs)
 	}
-	tcp.SetChecksum(checksum.Combine(d.pseudo, uint16(d.tcp+len(b))))
 	fr.Data = append(fr.Data, head, b)
-	offload(fr, d.ip, d.tcp)
+	pseudo := checksum.Combine(d.pseudo, uint16(d.tcp+len(b)))
+	if l.info.Checksum {
+		tcp.SetChecksum(pseudo)
+		offload(fr, d.ip, d.tcp)
+	} else {
+		tcp.SetChecksum(0)
+		tcp.SetChecksum(^checksum.Combine(checksum.Checksum(tcp, pseudo), checksum.Checksum(b, 0)))
+	}
 	if len(b) > d.mss {
 		fr.GSO, fr.GSOSize = d.gso, uint16(d.mss)
 	}
