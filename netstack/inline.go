@@ -147,10 +147,12 @@ func (in *inline) takes(proto tcpip.NetworkProtocolNumber, pkt *stack.PacketBuff
 	}
 	h := header.TCP(pkt.TransportHeader().Slice())
 	pkt.NICID = nicID
-	if int(h.DataOffset()) != len(h) { // longer than the segment, or shorter than a header: there are no options to read
+	// A data offset that is longer than the segment or shorter than a header leaves no options to read.
+	if int(h.DataOffset()) != len(h) || !pkt.RXChecksumValidated && !sumValid(pkt, h) {
 		in.tcp.QueuePacket(c.ep, c.id, pkt) // which counts it, and drops it
 		return true
 	}
+	pkt.RXChecksumValidated = true // or gVisor would look again
 	flags := h.Flags()
 	if flags&^header.TCPFlagPsh != header.TCPFlagAck {
 		c.plain = false

@@ -100,6 +100,31 @@ func TestEndBeforeAcknowledgement(t *testing.T) {
 	}
 }
 
+// A damaged acknowledgement changes nothing: neither what TCP knows nor what is known of the acknowledgements before.
+func TestDamagedAcknowledgement(t *testing.T) {
+	needInline(t)
+	bothFamilies(t, func(t *testing.T, fam family) {
+		s := newSpoken(t, fam, Config{MinRTO: time.Minute})
+		s.alive()
+		require.NoError(t, s.c.Writev([][]byte{{1}}))
+		s.recvTCP("an octet", func(tcp header.TCP) bool { return tcp.SequenceNumber() == s.una && len(tcp) > int(tcp.DataOffset()) })
+		s.una++
+		s.hold()
+		c := s.h.user.link.rx.inline.conns[keyOf(&s.c.user.ep.TransportEndpointInfo.ID)]
+		ack, window, before := c.lastACK, c.lastWindow, s.h.Stats().ChecksumErrors
+		frame := s.frame(flagACK, 0, 0)
+		segmentOf(frame).SetChecksum(segmentOf(frame).Checksum() ^ 0x0100)
+		s.arrive(frame)
+		s.h.user.link.rx.mu.Unlock()
+		require.False(t, s.acknowledged())
+		require.Equal(t, before+1, s.h.Stats().ChecksumErrors)
+		require.Equal(t, ack, c.lastACK)
+		require.Equal(t, window, c.lastWindow)
+		s.burst(s.frame(flagACK, 0, 0))
+		require.True(t, s.acknowledged())
+	})
+}
+
 // The answer echoes the timestamp of the segment that it answers, although TCP has not processed all of that.
 func TestAnswerEchoesTimestamp(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, fam family) {

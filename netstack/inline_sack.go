@@ -168,6 +168,15 @@ func withoutSACKs(pkt *stack.PacketBuffer, s *sacks) *stack.PacketBuffer {
 	return plain
 }
 
+// sumValid reports whether the checksum of a segment with header tcp is right.
+func sumValid(pkt *stack.PacketBuffer, tcp header.TCP) bool {
+	var ip header.Network = header.IPv4(pkt.NetworkHeader().Slice())
+	if pkt.NetworkProtocolNumber == header.IPv6ProtocolNumber {
+		ip = header.IPv6(pkt.NetworkHeader().Slice())
+	}
+	return tcp.IsChecksumValid(ip.SourceAddress(), ip.DestinationAddress(), pkt.Data().Checksum(), uint16(pkt.Data().Size()))
+}
+
 // consumeHeaders parses the IP header of pkt, which is known to be good, and the TCP header.
 func consumeHeaders(pkt *stack.PacketBuffer) bool {
 	ok := false
