@@ -9,8 +9,9 @@ import (
 
 // Pump moves into MPA what is due, while there is room: a Terminate, the RTR
 // message, responses to the peer's requests and the operation submitted. A
-// responder is held back until the first FPDU has come. After maxTurn octets it
-// returns with Turn, in the middle of a message too. Call Flush at the end of a
+// responder is held back until the first FPDU has come. After maxTurn octets,
+// and as many more as fill MPA's staging buffer, it returns with Turn, in the
+// middle of a message too. Call Flush at the end of a
 // batch.
 //
 // An error ends the send half. It is a *[LocalError] if memory of an operation
@@ -45,7 +46,7 @@ func (s *Stream) pump() (Progress, error) {
 			if !s.startTerminate() {
 				return Progress{}, ErrStopped
 			}
-		case t.turn >= maxTurn:
+		case t.turn >= maxTurn && s.turnOver():
 			t.turn = 0
 			return Progress{Next: Next{WantOp: t.op == nil, Turn: true}}, nil
 		case t.now == nothing:
@@ -65,6 +66,20 @@ func (s *Stream) pump() (Progress, error) {
 			}
 		}
 	}
+}
+
+// turnOver reports whether a turn of maxTurn octets may end: where the staging
+// buffer is full, so that what follows does not leave in a frame of its own, and
+// after one turn more in any case.
+func (s *Stream) turnOver() bool {
+	if s.tx.turn >= 2*maxTurn {
+		return true
+	}
+	if s.tx.now == nothing {
+		return false
+	}
+	_, ok := s.ddp.Room()
+	return !ok
 }
 
 // Flush hands what Pump has moved to the byte stream and brings Stats up to date.

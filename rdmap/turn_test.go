@@ -26,6 +26,8 @@ func TestTurn(t *testing.T) {
 		p, err := a.Pump()
 		require.NoError(t, err)
 		require.Equal(t, Progress{Next: Next{Turn: true}}, p, "the send half suggests a turn")
+		_, room := a.ddp.Room()
+		require.False(t, room, "what is staged leaves as a whole frame")
 	}
 	p, err := a.Pump()
 	require.NoError(t, err)
