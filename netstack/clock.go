@@ -17,7 +17,7 @@ type clock struct {
 	tcpip.Clock
 	base time.Time
 
-	at     atomic.Int64 // since base: what the clock shows while it is held
+	at     atomic.Int64 // since base: what the clock shows while it is held, and the latest that it has shown
 	holder atomic.Int32 // how many hold it
 }
 
@@ -32,10 +32,17 @@ func (c *clock) hold() {
 // release ends a hold.
 func (c *clock) release() { c.holder.Add(-1) }
 
-// set sets the clock anew in the middle of a hold, which took long.
-func (c *clock) set() {
+// set sets the clock and returns the time.
+func (c *clock) set() time.Duration {
 	now := int64(time.Since(c.base))
-	for was := c.at.Load(); was < now && !c.at.CompareAndSwap(was, now); was = c.at.Load() {
+	for {
+		was := c.at.Load()
+		if was >= now {
+			return time.Duration(was)
+		}
+		if c.at.CompareAndSwap(was, now) {
+			return time.Duration(now)
+		}
 	}
 }
 
@@ -44,7 +51,7 @@ func (c *clock) now() time.Duration {
 	if c.holder.Load() > 0 {
 		return time.Duration(c.at.Load())
 	}
-	return time.Since(c.base)
+	return c.set() // whoever holds the clock next does not show less
 }
 
 // NowMonotonic is part of tcpip.Clock.

@@ -36,6 +36,8 @@ type inline struct {
 	pending []*inlineConn // locked, with segments to process
 	late    []*inlineConn // with an acknowledgement to process
 	acks    acks
+
+	lateSince time.Duration // by the clock: when the first of late came
 }
 
 // queuer is the part of gVisor's TCP that takes segments which have found their endpoint.
@@ -62,6 +64,7 @@ type inlineConn struct {
 
 	late       unsafe.Pointer      // a segment whose octets are processed and whose acknowledgement is not; nil if none
 	inLate     bool                // in inline.late
+	overtaken  bool                // a segment that came after late went gVisor's way
 	ack        *stack.PacketBuffer // an acknowledgement that is not queued yet
 	lastACK    uint32              // of what was queued last
 	lastWindow uint16
@@ -139,7 +142,11 @@ func (in *inline) takes(proto tcpip.NetworkProtocolNumber, pkt *stack.PacketBuff
 	in.mu.Lock()
 	c := in.conns[k]
 	in.mu.Unlock()
-	if c == nil || !in.hold(c) {
+	if c == nil {
+		return false
+	}
+	if !in.hold(c) {
+		c.overtaken = c.late != nil
 		return false
 	}
 	if !consumeHeaders(pkt) {
@@ -206,8 +213,8 @@ func (in *inline) process(polled bool) {
 	now := in.now()
 	for i, c := range in.pending {
 		in.pending[i], c.held = nil, false
-		in.flushACK(c)
 		c.settle()
+		in.flushACK(c)
 		if queueEmpty(c.queue) { // TCP would have none of it: no sign of life
 			if !c.debt.listed {
 				c.debt.octets = 0
@@ -258,6 +265,9 @@ func (in *inline) segments(c *inlineConn) {
 			if more, err = receiveSegment(c.ep, s); more {
 				c.late = s
 				if !c.inLate {
+					if len(in.late) == 0 {
+						in.lateSince = in.now()
+					}
 					c.inLate = true
 					in.late = append(in.late, c)
 				}

@@ -47,6 +47,8 @@ func (a *acks) owe(c *inlineConn, now time.Duration) {
 func (in *inline) acknowledge(all bool) {
 	if all {
 		in.settle(true)
+	} else {
+		in.settleOld()
 	}
 	if in == nil || len(in.acks.list) == 0 {
 		return

@@ -59,16 +59,36 @@ func handleSegment(ep *tcp.Endpoint, segment unsafe.Pointer) (bool, tcpip.Error)
 func receiveSegment(ep *tcp.Endpoint, segment unsafe.Pointer) (bool, tcpip.Error) {
 	snd, _ := senderOf(ep)
 	*(*seqnum.Size)(unsafe.Add(segment, windowAt)) <<= snd.SndWndScale
-	if o := (*header.TCPOptions)(unsafe.Add(segment, optionsAt)); o.TS { // the answer echoes it
-		updateTimestamp(ep, o.TSVal, snd.MaxSentAck, *(*seqnum.Value)(unsafe.Add(segment, seqAt)))
-	}
+	seq := *(*seqnum.Value)(unsafe.Add(segment, seqAt)) // as yet: what is there already is cut off
 	drop, err := receiverTakes(receiverOf(ep), segment)
-	return !drop && err == nil, err
+	if drop || err != nil {
+		return false, err // and anyone may have made up its timestamp
+	}
+	if o := (*header.TCPOptions)(unsafe.Add(segment, optionsAt)); o.TS { // the answer echoes it
+		updateTimestamp(ep, o.TSVal, snd.MaxSentAck, seq)
+	}
+	return true, nil
 }
 
 // acknowledged is the half of handleSegment that is about what a segment acknowledges.
+//
+// The segment had octets, which may have been read since: without any it could pass for a duplicate.
 func acknowledged(ep *tcp.Endpoint, segment unsafe.Pointer) {
-	senderTakes(*(*unsafe.Pointer)(unsafe.Add(unsafe.Pointer(ep), senderAt)), segment)
+	snd := *(*unsafe.Pointer)(unsafe.Add(unsafe.Pointer(ep), senderAt))
+	state := (*tcpip.CongestionControlState)(unsafe.Add(snd, congestionAt))
+	s, _ := senderOf(ep)
+	was := *state
+	s.DupAckCount = 0
+	senderTakes(snd, segment)
+	if s.DupAckCount > 0 {
+		s.DupAckCount, *state = 0, was
+	}
+}
+
+// keepWindow makes a segment, which is not the latest that was processed, tell the window that is known.
+func keepWindow(ep *tcp.Endpoint, segment unsafe.Pointer) {
+	snd, _ := senderOf(ep)
+	*(*seqnum.Size)(unsafe.Add(segment, windowAt)) = snd.SndWnd
 }
 
 //go:linkname updateTimestamp gvisor.dev/gvisor/pkg/tcpip/transport/tcp.(*Endpoint).updateRecentTimestamp

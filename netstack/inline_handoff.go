@@ -22,6 +22,7 @@ func handleSegments(*tcp.Endpoint) tcpip.Error                            { retu
 func handleSegment(*tcp.Endpoint, unsafe.Pointer) (bool, tcpip.Error)     { return false, nil }
 func receiveSegment(*tcp.Endpoint, unsafe.Pointer) (bool, tcpip.Error)    { return false, nil }
 func acknowledged(*tcp.Endpoint, unsafe.Pointer)                          {}
+func keepWindow(*tcp.Endpoint, unsafe.Pointer)                            {}
 func dequeue(unsafe.Pointer) unsafe.Pointer                               { return nil }
 func queueEmpty(unsafe.Pointer) bool                                      { return false }
 func release(unsafe.Pointer)                                              {}

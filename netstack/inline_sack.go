@@ -119,6 +119,7 @@ func (in *inline) flushACK(c *inlineConn) {
 		return
 	}
 	c.ack = nil
+	c.settle() // which came before
 	tcp := header.TCP(pkt.TransportHeader().Slice())
 	if s := sacksIn(tcp.Options()); s.n > 0 {
 		if tcp.AckNumber() != c.lastACK || tcp.WindowSize() != c.lastWindow {

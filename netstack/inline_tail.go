@@ -83,8 +83,11 @@ func (l *link) disarm(t *tail) {
 func (in *inline) lookAtTail(c *inlineConn) {
 	t := &c.flow.tail
 	if c.ep.TryLock() { // else somebody is at work on it
-		wait := carries(c.ep.EndpointState()) && in.tailWaits(c)
+		// gVisor's goroutine, should it come by meanwhile, relies on UnlockUser to be told.
 		c.ep.ResumeWork()
+		c.ep.LockUser()
+		wait := carries(c.ep.EndpointState()) && in.tailWaits(c)
+		c.ep.UnlockUser()
 		if !wait {
 			in.link.disarm(t)
 			return

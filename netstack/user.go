@@ -116,6 +116,8 @@ func (u *userStack) admit(uc *userConn) {
 
 // sleep lets the pump receive meanwhile.
 func (u *userStack) sleep(d time.Duration) {
+	u.settle()                                           // the last look may have found frames
+	u.link.rx.stream.from = u.link.count.octetsIn.Load() // silence ends a stream
 	u.link.leave()
 	u.sleeper.sleep(d)
 }
