@@ -61,9 +61,12 @@
 //     made up, no router asked and none believed.
 //   - A port that gives up, because its interface is gone, ends all connections with its error.
 //   - Poll receives the frames itself while it is awake, and with them comes TCP's work on established connections.
-//     Acknowledgements wait a moment for octets of ours to go with ([Config.KeepACKs]). For that a few functions of gVisor
-//     are called that it does not export, of the one version that was read for it; with another version, with the build tag
-//     softrdma_handoff or with [Config.Handoff] its own goroutines do this work, and more slowly.
+//     Acknowledgements wait a moment for octets of ours to go with ([Config.KeepACKs]), and those that came with octets are
+//     looked at after the answer to these has left. A segment that needs no decision of TCP is sent behind the headers of
+//     the one before, without a way through gVisor's IP. Who receives a long stream rests for some 50 us at a time. For
+//     that a few functions of gVisor are called that it does not export, of the one version that was read for it; with
+//     another version, with the build tag softrdma_handoff or with [Config.Handoff] its own goroutines do this work, and
+//     more slowly.
 //   - What else Poll does not do is done by goroutines of the stack.
 //
 // # Limitations

@@ -58,13 +58,13 @@ func handleSegment(ep *tcp.Endpoint, segment unsafe.Pointer) (bool, tcpip.Error)
 // no flags but ACK and PSH. It reports whether there is more to the segment; acknowledged is the other half.
 func receiveSegment(ep *tcp.Endpoint, segment unsafe.Pointer) (bool, tcpip.Error) {
 	snd, _ := senderOf(ep)
-	*(*seqnum.Size)(unsafe.Add(segment, windowAt)) <<= snd.SndWndScale
-	seq := *(*seqnum.Value)(unsafe.Add(segment, seqAt)) // as yet: what is there already is cut off
+	*(*seqnum.Size)(unsafe.Add(segment, fieldAt.window)) <<= snd.SndWndScale
+	seq := *(*seqnum.Value)(unsafe.Add(segment, fieldAt.seq)) // as yet: what is there already is cut off
 	drop, err := receiverTakes(receiverOf(ep), segment)
 	if drop || err != nil {
 		return false, err // and anyone may have made up its timestamp
 	}
-	if o := (*header.TCPOptions)(unsafe.Add(segment, optionsAt)); o.TS { // the answer echoes it
+	if o := (*header.TCPOptions)(unsafe.Add(segment, fieldAt.options)); o.TS { // the answer echoes it
 		updateTimestamp(ep, o.TSVal, snd.MaxSentAck, seq)
 	}
 	return true, nil
@@ -75,7 +75,7 @@ func receiveSegment(ep *tcp.Endpoint, segment unsafe.Pointer) (bool, tcpip.Error
 // The segment had octets, which may have been read since: without any it could pass for a duplicate.
 func acknowledged(ep *tcp.Endpoint, segment unsafe.Pointer) {
 	snd := *(*unsafe.Pointer)(unsafe.Add(unsafe.Pointer(ep), senderAt))
-	state := (*tcpip.CongestionControlState)(unsafe.Add(snd, congestionAt))
+	state := (*tcpip.CongestionControlState)(unsafe.Add(snd, fieldAt.congestion))
 	s, _ := senderOf(ep)
 	was := *state
 	s.DupAckCount = 0
@@ -88,7 +88,7 @@ func acknowledged(ep *tcp.Endpoint, segment unsafe.Pointer) {
 // keepWindow makes a segment, which is not the latest that was processed, tell the window that is known.
 func keepWindow(ep *tcp.Endpoint, segment unsafe.Pointer) {
 	snd, _ := senderOf(ep)
-	*(*seqnum.Size)(unsafe.Add(segment, windowAt)) = snd.SndWnd
+	*(*seqnum.Size)(unsafe.Add(segment, fieldAt.window)) = snd.SndWnd
 }
 
 //go:linkname updateTimestamp gvisor.dev/gvisor/pkg/tcpip/transport/tcp.(*Endpoint).updateRecentTimestamp

@@ -371,3 +371,18 @@ func TestGvisorIsAsRead(t *testing.T) {
 		}
 	}
 }
+
+// The fields are found, each of them where no other is.
+func TestFieldsAreFound(t *testing.T) {
+	needInline(t)
+	at := fieldAt
+	segment := []uintptr{at.seq, at.flags, at.window, at.options, at.sent, at.timesSent, at.data}
+	for i, a := range segment {
+		require.NotZero(t, a, i)
+		require.NotContains(t, segment[:i], a)
+	}
+	require.NotZero(t, at.receiver)
+	require.NotZero(t, at.writeNext)
+	require.NotZero(t, at.congestion)
+	require.NotZero(t, at.pending)
+}

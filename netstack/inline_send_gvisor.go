@@ -13,48 +13,63 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 )
 
-// Where a sender has the next segment to send and what it knows of losses, an endpoint its receiver, that the segments it
-// cannot read yet, and a segment what it is sent with.
-var writeNextAt, congestionAt, receiverAt, pendingAt, seqAt, flagsAt, sentAt, timesSentAt, dataAt, windowAt, optionsAt = func() (a, b, c, d, e, f, g, h, i, j, k uintptr) {
-	at := func(t reflect.Type, name string) uintptr {
+// fieldAt is where gVisor's TCP has what this package reads and writes of it. Of a gVisor that lacks it there is 0, and
+// nobody asks: see canInline.
+var fieldAt = func() (at struct {
+	receiver              uintptr // in an endpoint
+	writeNext, congestion uintptr // in a sender
+	pending               uintptr // in a receiver: segments behind a gap
+	// In a segment.
+	seq, flags, window, options, sent, timesSent, data uintptr
+}) {
+	in := func(t reflect.Type, name string) (uintptr, reflect.Type) {
 		f, _ := t.FieldByName(name)
-		return f.Offset
-	}
-	elem := func(t reflect.Type, name string) reflect.Type {
-		f, _ := t.FieldByName(name)
-		return f.Type.Elem()
+		if f.Type != nil && f.Type.Kind() == reflect.Pointer && f.Type.Elem().Kind() == reflect.Struct {
+			return f.Offset, f.Type.Elem()
+		}
+		return f.Offset, reflect.TypeFor[struct{}]()
 	}
 	ep := reflect.TypeFor[tcp.Endpoint]()
-	snd, rcv := elem(ep, "snd"), elem(ep, "rcv")
-	segment := elem(snd, "writeNext")
-	return at(snd, "writeNext"), at(snd, "state"), at(ep, "rcv"), at(rcv, "pendingRcvdSegments"),
-		at(segment, "sequenceNumber"), at(segment, "flags"), at(segment, "xmitTime"), at(segment, "xmitCount"), at(segment, "pkt"), at(segment, "window"), at(segment, "parsedOptions")
+	_, snd := in(ep, "snd")
+	var rcv, segment reflect.Type
+	at.receiver, rcv = in(ep, "rcv")
+	at.writeNext, segment = in(snd, "writeNext")
+	at.congestion, _ = in(snd, "state")
+	at.pending, _ = in(rcv, "pendingRcvdSegments")
+	at.seq, _ = in(segment, "sequenceNumber")
+	at.flags, _ = in(segment, "flags")
+	at.window, _ = in(segment, "window")
+	at.options, _ = in(segment, "parsedOptions")
+	at.sent, _ = in(segment, "xmitTime")
+	at.timesSent, _ = in(segment, "xmitCount")
+	at.data, _ = in(segment, "pkt")
+	return at
 }()
 
 func receiverOf(ep *tcp.Endpoint) unsafe.Pointer {
-	return *(*unsafe.Pointer)(unsafe.Add(unsafe.Pointer(ep), receiverAt))
+	return *(*unsafe.Pointer)(unsafe.Add(unsafe.Pointer(ep), fieldAt.receiver))
 }
 
 // fluent reports whether all that TCP was given is sent, or would be, no loss is known, and nothing has arrived behind a
 // gap. The endpoint is connected and locked.
 func fluent(ep *tcp.Endpoint) bool {
 	snd := *(*unsafe.Pointer)(unsafe.Add(unsafe.Pointer(ep), senderAt))
-	return *(*unsafe.Pointer)(unsafe.Add(snd, writeNextAt)) == nil &&
-		*(*tcpip.CongestionControlState)(unsafe.Add(snd, congestionAt)) == tcpip.Open &&
-		len(*(*[]unsafe.Pointer)(unsafe.Add(receiverOf(ep), pendingAt))) == 0
+	return *(*unsafe.Pointer)(unsafe.Add(snd, fieldAt.writeNext)) == nil &&
+		*(*tcpip.CongestionControlState)(unsafe.Add(snd, fieldAt.congestion)) == tcpip.Open &&
+		len(*(*[]unsafe.Pointer)(unsafe.Add(receiverOf(ep), fieldAt.pending))) == 0
 }
 
 // markSent makes a segment one that was sent now for the first time.
 func markSent(segment unsafe.Pointer, seq seqnum.Value, now tcpip.MonotonicTime) {
-	*(*seqnum.Value)(unsafe.Add(segment, seqAt)) = seq
-	*(*header.TCPFlags)(unsafe.Add(segment, flagsAt)) = header.TCPFlagAck | header.TCPFlagPsh
-	*(*tcpip.MonotonicTime)(unsafe.Add(segment, sentAt)) = now
-	*(*uint32)(unsafe.Add(segment, timesSentAt)) = 1
+	*(*seqnum.Value)(unsafe.Add(segment, fieldAt.seq)) = seq
+	*(*header.TCPFlags)(unsafe.Add(segment, fieldAt.flags)) = header.TCPFlagAck | header.TCPFlagPsh
+	*(*tcpip.MonotonicTime)(unsafe.Add(segment, fieldAt.sent)) = now
+	*(*uint32)(unsafe.Add(segment, fieldAt.timesSent)) = 1
 }
 
 // segmentData returns the octets of a segment, which remain the segment's.
 func segmentData(segment unsafe.Pointer) *stack.PacketBuffer {
-	return *(**stack.PacketBuffer)(unsafe.Add(segment, dataAt))
+	return *(**stack.PacketBuffer)(unsafe.Add(segment, fieldAt.data))
 }
 
 // sendParams returns what the next segment acknowledges, and the window it tells the peer, as it is on the wire. The
