@@ -83,6 +83,8 @@
 //
 // Load and stolen time stand before each round, and after it what processes other than
 // the measured ones took. A round that was not quiet is marked, and so is the whole table.
+// So stands how much of the memory is in the lists of free pages that each processor keeps:
+// bulk data varies with it, see docs/performance.md.
 //
 // The exit code is 1 if a measurement failed, and 3 if a figure misses its floor; with -quick
 // no floor counts. A baseline that is not there and cannot be installed is left out, and

@@ -65,6 +65,7 @@ type moment struct {
 	at   time.Time
 	stat cpuStat
 	load float64
+	list int64         // octets of free pages in the processors' own lists
 	ours time.Duration // processor time of this program, of processes that it has waited for, and of ksoftirqd
 }
 
@@ -76,6 +77,9 @@ func now() (m moment, err error) {
 	if m.load, err = readLoad(); err != nil {
 		return m, err
 	}
+	if zones, err := os.ReadFile("/proc/zoneinfo"); err == nil {
+		m.list = pageLists(string(zones)) * int64(os.Getpagesize())
+	}
 	for _, who := range []int{syscall.RUSAGE_SELF, syscall.RUSAGE_CHILDREN} {
 		var u syscall.Rusage
 		if err := syscall.Getrusage(who, &u); err != nil {
@@ -85,6 +89,19 @@ func now() (m moment, err error) {
 	}
 	m.ours += softirqTime()
 	return m, nil
+}
+
+// pageLists adds up the free pages in the lists that each processor has for itself. While
+// such a list grows the others take new pages, which may be far from at hand: in a virtual
+// machine the hypervisor may have to find them first.
+func pageLists(zoneinfo string) (pages int64) {
+	for line := range strings.Lines(zoneinfo) {
+		if rest, ok := strings.CutPrefix(strings.TrimSpace(line), "count:"); ok {
+			n, _ := strconv.ParseInt(strings.TrimSpace(rest), 10, 64)
+			pages += n
+		}
+	}
+	return pages
 }
 
 // softirqTime is what the kernel's ksoftirqd threads have run: softirqs that the measured
@@ -116,13 +133,14 @@ type conditions struct {
 	LoadAfter  float64  `json:"load_after"`
 	Steal      float64  `json:"steal_percent"`            // of the host's processor time
 	Others     float64  `json:"others_percent_of_a_core"` // what other processes took
+	Lists      float64  `json:"page_lists_mib"`           // free pages in the processors' lists, at its end
 	NotQuiet   []string `json:"not_quiet,omitempty"`
 }
 
 // between tells what happened in a round. The load before it counts if nothing of ours
 // has made it: fresh.
 func between(before, after moment, fresh bool) conditions {
-	c := conditions{LoadBefore: before.load, LoadAfter: after.load, Seconds: after.at.Sub(before.at).Seconds()}
+	c := conditions{LoadBefore: before.load, LoadAfter: after.load, Seconds: after.at.Sub(before.at).Seconds(), Lists: float64(after.list) / (1 << 20)}
 	if all := after.stat.all() - before.stat.all(); all > 0 {
 		c.Steal = 100 * float64(after.stat.steal-before.stat.steal) / float64(all)
 	}
@@ -142,8 +160,8 @@ func between(before, after moment, fresh bool) conditions {
 }
 
 func (c conditions) String() string {
-	s := fmt.Sprintf("%s, round %d: %.0f s, load %.2f before, %.2f after; %.1f %% stolen; others took %.0f %% of a processor",
-		c.Wire, c.Round, c.Seconds, c.LoadBefore, c.LoadAfter, c.Steal, c.Others)
+	s := fmt.Sprintf("%s, round %d: %.0f s, load %.2f before, %.2f after; %.1f %% stolen; others took %.0f %% of a processor; %.0f MiB in lists of free pages",
+		c.Wire, c.Round, c.Seconds, c.LoadBefore, c.LoadAfter, c.Steal, c.Others, c.Lists)
 	if len(c.NotQuiet) > 0 {
 		s += ": NOT QUIET"
 	}

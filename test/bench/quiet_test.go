@@ -29,6 +29,8 @@ func TestBetween(t *testing.T) {
 	require.InDelta(t, 1, c.Others, 1e-9, "0.1 s in ten, and the rest is ours")
 	require.Empty(t, c.NotQuiet)
 	require.NotContains(t, c.String(), "NOT QUIET")
+	quiet.list = 3 << 19
+	require.Contains(t, between(before, quiet, true).String(), "2 MiB in lists of free pages")
 
 	stolen := quiet
 	stolen.stat.steal, stolen.stat.idle = 100, 900
@@ -41,6 +43,13 @@ func TestBetween(t *testing.T) {
 	before.load = 0.9
 	require.Len(t, between(before, quiet, true).NotQuiet, 1)
 	require.Empty(t, between(before, quiet, false).NotQuiet, "it was we who made the load")
+}
+
+func TestPageLists(t *testing.T) {
+	const text = "Node 0, zone   Normal\n  pages free     12\n  pagesets\n    cpu: 0\n              count: 264224\n              high:  264867\n" +
+		"    cpu: 1\n              count: 2917\n"
+	require.EqualValues(t, 264224+2917, pageLists(text))
+	require.Zero(t, pageLists(""))
 }
 
 // This host's own figures can be read.
