@@ -8,17 +8,23 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 )
 
+// newSaid has a connection that has sent an octet, which the peer has taken and not acknowledged: s.una is behind it.
+func newSaid(t *testing.T, fam family) *spoken {
+	needInline(t)
+	s := newSpoken(t, fam, Config{MinRTO: time.Minute})
+	s.alive()
+	require.NoError(t, s.c.Writev([][]byte{{1}})) // gVisor's, which has the headers to use again
+	s.recvTCP("an octet", func(tcp header.TCP) bool { return tcp.SequenceNumber() == s.una && len(tcp) > int(tcp.DataOffset()) })
+	s.una++
+	return s
+}
+
 // newLate has a connection that has sent an octet, which a lone segment acknowledges that has one, too: that one is here,
 // and the acknowledgement waits. The caller holds the receiver.
 func newLate(t *testing.T) *spoken {
-	needInline(t)
-	s := newSpoken(t, inet4, Config{MinRTO: time.Minute})
-	s.alive()
-	require.NoError(t, s.c.Writev([][]byte{{1}}))
-	s.recvTCP("an octet", func(tcp header.TCP) bool { return tcp.SequenceNumber() == s.una && len(tcp) > int(tcp.DataOffset()) })
-	s.una++
+	s := newSaid(t, inet4)
 	s.hold()
-	s.h.user.link.rx.inline.conns[keyOf(&s.c.user.ep.TransportEndpointInfo.ID)].whole = s.h.user.link.clock.now()
+	s.inlined().whole = s.h.user.link.clock.now()
 	s.arrive(s.frame(flagPSH, 0, 1))
 	pieces, err := s.c.Peek()
 	require.NoError(t, err)
@@ -74,7 +80,7 @@ func TestAnswerGoesFirst(t *testing.T) {
 			c.next(s)
 			require.True(t, s.acknowledged())
 			s.h.user.link.look()
-			require.Nil(t, s.h.user.link.rx.inline.conns[keyOf(&s.c.user.ep.TransportEndpointInfo.ID)].late)
+			require.Nil(t, s.inlined().late)
 		})
 	}
 }
@@ -104,13 +110,9 @@ func TestEndBeforeAcknowledgement(t *testing.T) {
 func TestDamagedAcknowledgement(t *testing.T) {
 	needInline(t)
 	bothFamilies(t, func(t *testing.T, fam family) {
-		s := newSpoken(t, fam, Config{MinRTO: time.Minute})
-		s.alive()
-		require.NoError(t, s.c.Writev([][]byte{{1}}))
-		s.recvTCP("an octet", func(tcp header.TCP) bool { return tcp.SequenceNumber() == s.una && len(tcp) > int(tcp.DataOffset()) })
-		s.una++
+		s := newSaid(t, fam)
 		s.hold()
-		c := s.h.user.link.rx.inline.conns[keyOf(&s.c.user.ep.TransportEndpointInfo.ID)]
+		c := s.inlined()
 		ack, window, before := c.lastACK, c.lastWindow, s.h.Stats().ChecksumErrors
 		frame := s.frame(flagACK, 0, 0)
 		segmentOf(frame).SetChecksum(segmentOf(frame).Checksum() ^ 0x0100)

@@ -127,14 +127,7 @@ func (l *link) sendLed(uc *userConn, segment unsafe.Pointer, b []byte, ack seqnu
 		binary.BigEndian.PutUint32(tcp[header.TCPMinimumSize+8:], theirs)
 	}
 	fr.Data = append(fr.Data, head, b)
-	pseudo := checksum.Combine(d.pseudo, uint16(d.tcp+len(b)))
-	if l.info.Checksum {
-		tcp.SetChecksum(pseudo)
-		offload(fr, d.ip, d.tcp)
-	} else {
-		tcp.SetChecksum(0)
-		tcp.SetChecksum(^checksum.Combine(checksum.Checksum(tcp, pseudo), checksum.Checksum(b, 0)))
-	}
+	l.seal(fr, d.ip, tcp, checksum.Combine(d.pseudo, uint16(d.tcp+len(b))))
 	if len(b) > d.mss {
 		fr.GSO, fr.GSOSize = d.gso, uint16(d.mss)
 	}

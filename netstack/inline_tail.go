@@ -4,7 +4,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"gvisor.dev/gvisor/pkg/tcpip/checksum"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 )
@@ -146,19 +145,11 @@ func (l *link) sendTail(t *tail, ack uint32) {
 	}
 	pseudo := header.PseudoHeaderChecksum(header.TCPProtocolNumber, ip.SourceAddress(), ip.DestinationAddress(), uint16(size))
 	f.Data = append(f.Data, head)
-	var sum checksum.Checksumer
 	for left := n; left > 0; {
 		b := w.next(left)
 		left -= len(b)
 		f.Data = append(f.Data, b)
-		sum.Add(b)
 	}
-	if l.info.Checksum {
-		tcp.SetChecksum(pseudo)
-		offload(f, ipLen, len(tcp))
-	} else {
-		tcp.SetChecksum(0)
-		tcp.SetChecksum(^checksum.Combine(checksum.Checksum(tcp, pseudo), sum.Checksum()))
-	}
+	l.seal(f, ipLen, tcp, pseudo)
 	l.flush()
 }

@@ -147,6 +147,22 @@ func offload(f *pktio.Frame, ip, tcp int) {
 	f.HdrLen = f.CsumStart + uint16(tcp)
 }
 
+// seal finishes a frame that begins with its headers, with the TCP checksum or by asking the port for it. pseudo is the
+// sum of the pseudo header.
+func (l *link) seal(f *pktio.Frame, ip int, tcp header.TCP, pseudo uint16) {
+	if l.info.Checksum {
+		tcp.SetChecksum(pseudo)
+		offload(f, ip, len(tcp))
+		return
+	}
+	var sum checksum.Checksumer
+	for _, b := range f.Data[1:] {
+		sum.Add(b)
+	}
+	tcp.SetChecksum(0)
+	tcp.SetChecksum(^checksum.Combine(checksum.Checksum(tcp, pseudo), sum.Checksum()))
+}
+
 // finishChecksum turns the sum of the pseudo header into the TCP checksum.
 func finishChecksum(pkt *stack.PacketBuffer) {
 	tcp := header.TCP(pkt.TransportHeader().Slice())

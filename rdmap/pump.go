@@ -10,8 +10,8 @@ import (
 // Pump moves into MPA what is due, while there is room: a Terminate, the RTR
 // message, responses to the peer's requests and the operation submitted. A
 // responder is held back until the first FPDU has come. After maxTurn octets,
-// and as many more as fill MPA's staging buffer, it returns with Turn, in the
-// middle of a message too. Call Flush at the end of a
+// or a little before where MPA's staging buffer is full, it returns with Turn, in
+// the middle of a message too. Call Flush at the end of a
 // batch.
 //
 // An error ends the send half. It is a *[LocalError] if memory of an operation
@@ -46,7 +46,7 @@ func (s *Stream) pump() (Progress, error) {
 			if !s.startTerminate() {
 				return Progress{}, ErrStopped
 			}
-		case t.turn >= maxTurn && s.turnOver():
+		case s.turnOver():
 			t.turn = 0
 			return Progress{Next: Next{WantOp: t.op == nil, Turn: true}}, nil
 		case t.now == nothing:
@@ -68,15 +68,12 @@ func (s *Stream) pump() (Progress, error) {
 	}
 }
 
-// turnOver reports whether a turn of maxTurn octets may end: where the staging
-// buffer is full, so that what follows does not leave in a frame of its own, and
-// after one turn more in any case.
+// turnOver reports whether a turn ends here: after maxTurn octets, and a little
+// before where the staging buffer is full, so that what is left of the turn does
+// not leave in a frame of its own.
 func (s *Stream) turnOver() bool {
-	if s.tx.turn >= 2*maxTurn {
-		return true
-	}
-	if s.tx.now == nothing {
-		return false
+	if s.tx.turn >= maxTurn || s.tx.turn < maxTurn-maxTurn/8 || s.tx.now == nothing {
+		return s.tx.turn >= maxTurn
 	}
 	_, ok := s.ddp.Room()
 	return !ok

@@ -311,7 +311,7 @@ func TestTerminateBetweenSegments(t *testing.T) {
 				require.NoError(t, err)
 				require.True(t, ok)
 				if id == 1 {
-					e.tx.turn = 2*maxTurn - 3000 // the Write gets three segments far
+					e.tx.turn = maxTurn - 3000 // the Write gets three segments far
 				}
 				_, err = e.Pump()
 				require.NoError(t, err)
