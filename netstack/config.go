@@ -35,8 +35,8 @@ const (
 	DefaultKeepACKs = 20 * time.Microsecond
 )
 
-// ackAtLeast is for how many octets an acknowledgement is sent at once: two of the largest segments.
-const ackAtLeast = 128 << 10
+// ackAtLeast is for how many octets an acknowledgement is sent at once: four of the largest segments.
+const ackAtLeast = 256 << 10
 
 // Recovery is a way to find out which segments were lost.
 type Recovery uint8

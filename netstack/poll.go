@@ -27,15 +27,20 @@ func (s *Stack) Poll(ev []Event, wait time.Duration) int {
 	if wait > 0 {
 		spin = min(spin, wait)
 	}
+	rested := false
 	for sp := newSpinner(spin); sp.again(); {
 		var came bool
 		if n, came, stop = s.gather(ev); stop {
 			return n
 		}
-		if came {
+		switch {
+		case came:
 			sp.renew(wait) // what keeps coming may be of no interest
-		} else if s.user != nil && s.user.link.streams() {
+			rested = false
+		case !rested && s.user != nil && s.user.link.streams():
 			osRest()
+			sp.renew(wait) // or a rest would be the end of it
+			rested = true
 		}
 	}
 	for {

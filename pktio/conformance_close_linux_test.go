@@ -108,7 +108,8 @@ func TestPortsCloseConcurrently(t *testing.T) {
 				require.NoError(t, p.Close())
 				wg.Wait()
 				if packet, ok := p.(*Packet); ok {
-					require.Nil(t, packet.rx.ring)
+					require.Nil(t, packet.rx.short.mem)
+					require.Nil(t, packet.rx.long.mem)
 				}
 			}
 		})

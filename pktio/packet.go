@@ -14,17 +14,18 @@ type PacketConfig struct {
 	// are for the kernel, which shares the Ethernet address. None, or more than 16: all packets are received. None of
 	// them may be the kernel's: where it lets us, it no longer gets packets to them, see Packet.Mode.
 	Addrs []netip.Addr
-	// RingFrames is how many received frames the kernel keeps for us; further ones are dropped. 0 means as many as 8 MiB
-	// have room for, 256 at least and 4096 at most.
+	// RingFrames is how many received frames up to the MTU the kernel keeps for us; further ones are dropped. 0 means as
+	// many as 8 MiB have room for, 256 at least and 4096 at most.
 	RingFrames int
+	// LongFrames is how many longer ones it keeps beside them: super-frames, in places of MaxFrame octets. 0 means 64.
+	LongFrames int
+	// LongQueue has longer ones wait as the kernel has them, up to 16 MiB of them, until they are received, rather than
+	// copied into places of their own before: that is one copy less, but the memory a frame takes then comes from one
+	// processor and goes back on another. Without CAP_NET_ADMIN the kernel lets few octets wait, and this is of no effect.
+	LongQueue bool
 	// MaxFrame is the longest frame that can be received, in octets; longer ones are dropped. 0 means 65549, the
 	// longest super-frame.
 	MaxFrame int
-	// WholeRing makes each place of the ring as long as MaxFrame, as it is without CAP_NET_ADMIN in any case. The kernel
-	// then copies all frames into the ring, and RingFrames times MaxFrame may be 256 MiB at most; 0 RingFrames means
-	// 256 then. Otherwise the places are as long as the MTU, and longer frames wait as they are, up to 16 MiB of them,
-	// until they are received: that is one copy less.
-	WholeRing bool
 	// SendBuffer is how many octets may wait in the kernel before Send finds no room. 0 means 8 MiB.
 	SendBuffer int
 	// DownGrace is how long the interface may be down before Recv reports it with an error matching
@@ -42,8 +43,8 @@ type PacketConfig struct {
 type PacketStats struct {
 	RxFrames, RxOctets uint64 // received
 	RxSuper            uint64 // received super-frames, also in RxFrames
-	RxRingFull         uint64 // dropped by the kernel because the ring was full
-	RxQueueFull        uint64 // dropped because too many octets of frames longer than the MTU waited
+	RxRingFull         uint64 // dropped by the kernel because a ring was full
+	RxQueueFull        uint64 // with LongQueue, dropped because too many octets waited
 	RxTooLong          uint64 // dropped because they were longer than MaxFrame
 	RxTagged           uint64 // dropped because they had a VLAN tag
 	TxFrames, TxOctets uint64 // taken by the kernel
@@ -53,8 +54,16 @@ type PacketStats struct {
 	Outages            uint64 // times the interface was found down
 }
 
+// RingSize tells what a receive ring takes.
+type RingSize struct {
+	Frames int // it has room for
+	Slot   int // octets a frame may take, header included
+	Octets int // all of it
+}
+
 const (
 	defaultRingFrames = 256
+	defaultLongFrames = 64
 	defaultRingMost   = 4096
 	defaultRingOctets = 8 << 20
 	defaultSendBuffer = 8 << 20

@@ -41,6 +41,27 @@ func newFilter(mac [6]byte, addrs []netip.Addr) (f filter) {
 	return f
 }
 
+// acceptAll accepts every frame.
+var acceptAll = filter{{Code: unix.BPF_RET | unix.BPF_K, K: math.MaxUint32}}
+
+const loadLen = unix.BPF_LD | unix.BPF_W | unix.BPF_LEN
+
+// upTo accepts what f does of frames of up to n octets.
+func (f filter) upTo(n int) (g filter) {
+	g.load(loadLen, 0)
+	g.add(unix.BPF_JMP|unix.BPF_JGT|unix.BPF_K, uint32(n), 0, 1)
+	g.end(false)
+	return append(g, f...)
+}
+
+// beyond accepts what f does of frames of more than n octets.
+func (f filter) beyond(n int) (g filter) {
+	g.load(loadLen, 0)
+	g.add(unix.BPF_JMP|unix.BPF_JGT|unix.BPF_K, uint32(n), 1, 0)
+	g.end(false)
+	return append(g, f...)
+}
+
 // Where a frame has the destination of its IP packet.
 const (
 	ipv4Dst = EthernetHeader + 16

@@ -23,7 +23,7 @@ type Packet struct {
 	dev  iface
 	sock *os.File // the socket
 	raw  syscall.RawConn
-	file *os.File // the epoll instance that holds it, in Go's poller
+	file *os.File // the epoll instance that holds it and rx.long's, in Go's poller
 	wait syscall.RawConn
 
 	state   atomic.Uint32
@@ -57,9 +57,8 @@ func OpenPacket(c PacketConfig) (*Packet, error) {
 	}
 	p := &Packet{dev: iface{grace: c.DownGrace}}
 	if err := p.setup(fd, &c); err != nil {
-		if p.rx.ring != nil {
-			_ = unix.Munmap(p.rx.ring)
-		}
+		p.closeRings()
+		p.rx.long.closeSocket()
 		_ = unix.Close(fd)
 		return nil, err
 	}
@@ -85,6 +84,9 @@ func (c *PacketConfig) setDefaults() error {
 	if c.MaxFrame == 0 {
 		c.MaxFrame = MaxSuperFrame
 	}
+	if c.LongFrames == 0 {
+		c.LongFrames = defaultLongFrames
+	}
 	if c.SendBuffer == 0 {
 		c.SendBuffer = defaultSendBuffer
 	}
@@ -96,6 +98,8 @@ func (c *PacketConfig) setDefaults() error {
 		return fmt.Errorf("pktio: the longest frame is from %d to %d octets, not %d: %w", EthernetHeader+minMTU, maxRingMaxFrame, c.MaxFrame, unix.EINVAL)
 	case c.RingFrames != 0 && c.RingFrames < 2 || c.RingFrames > maxRingOctets/c.MaxFrame:
 		return fmt.Errorf("pktio: a ring for frames of %d octets has 2 to %d of them, not %d: %w", c.MaxFrame, maxRingOctets/c.MaxFrame, c.RingFrames, unix.EINVAL)
+	case c.LongFrames < 2 || c.LongFrames > maxRingOctets/MaxSuperFrame:
+		return fmt.Errorf("pktio: a ring for long frames has 2 to %d of them, not %d: %w", maxRingOctets/MaxSuperFrame, c.LongFrames, unix.EINVAL)
 	case c.SendBuffer < 0 || c.SendBuffer > math.MaxInt32/2:
 		return fmt.Errorf("pktio: a send buffer cannot have %d octets: %w", c.SendBuffer, unix.EINVAL)
 	}
@@ -108,6 +112,62 @@ func (p *Packet) setup(fd int, c *PacketConfig) error {
 	if err := p.findLink(fd, c); err != nil {
 		return err
 	}
+	if err := setPacketOptions(fd); err != nil {
+		return err
+	}
+	// Forcing needs CAP_NET_ADMIN; without it the kernel gives what it allows everyone.
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, c.SendBuffer) != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, c.SendBuffer)
+	}
+	p.rx.try = p.tryRecv
+	p.rx.look = p.lookFd
+	p.tx.try = p.trySend
+	frames := acceptAll
+	if !c.Promiscuous {
+		frames = newFilter(p.link.Addr, c.Addrs)
+	}
+	if err := p.openRings(fd, c, frames); err != nil {
+		return err
+	}
+	if !c.Promiscuous {
+		p.shield.raise(p.dev.index, p.link.Addr, c.Addrs)
+	}
+	return nil
+}
+
+// openRings makes the socket fd receive frames, and another one the long ones, if there may be such.
+func (p *Packet) openRings(fd int, c *PacketConfig, frames filter) error {
+	r := &p.rx
+	short := min(c.MaxFrame, p.link.MTU+EthernetHeader)
+	r.longest = c.MaxFrame
+	if short < c.MaxFrame && c.LongQueue {
+		r.queue = openQueue(fd)
+	}
+	apart := short < c.MaxFrame && r.queue == nil
+	if c.RingFrames == 0 {
+		c.RingFrames = min(max(defaultRingOctets/slotFor(short), defaultRingFrames), defaultRingMost)
+	}
+	if err := r.short.open(fd, short, c.RingFrames); err != nil {
+		return err
+	}
+	only := frames
+	if apart {
+		only = frames.upTo(short)
+	}
+	if err := p.receive(fd, only); err != nil {
+		return err
+	}
+	if err := p.join(fd, c); err != nil {
+		return err
+	}
+	if !apart {
+		return nil
+	}
+	return p.openLong(c, frames.beyond(short))
+}
+
+// setPacketOptions sets what every receiving socket needs, before its ring is made.
+func setPacketOptions(fd int) error {
 	for _, o := range []struct {
 		name  string
 		opt   int
@@ -121,26 +181,16 @@ func (p *Packet) setup(fd int, c *PacketConfig) error {
 			return fmt.Errorf("pktio: this kernel does not do %s, which came with Linux 4.20 at the latest: use the kernel backend: %w", o.name, err)
 		}
 	}
-	// Forcing needs CAP_NET_ADMIN; without it the kernel gives what it allows everyone.
-	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, c.SendBuffer) != nil {
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, c.SendBuffer)
+	return nil
+}
+
+// receive has the frames that f accepts put into the ring of the socket fd from now on.
+func (p *Packet) receive(fd int, f filter) error {
+	if err := f.attach(fd); err != nil {
+		return fmt.Errorf("pktio: no filter on the packet socket on %s: %w", p.link.Name, err)
 	}
-	p.rx.queueLong(fd, p.link.MTU, c)
-	if err := p.rx.mapRing(fd, c); err != nil {
-		return err
-	}
-	p.rx.try = p.tryRecv
-	p.rx.look = p.lookFd
-	p.tx.try = p.trySend
-	if err := p.chooseFrames(fd, c); err != nil {
-		return err
-	}
-	err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_ALL), Ifindex: p.dev.index})
-	if err != nil {
-		return fmt.Errorf("pktio: interface %s does not let itself be bound: %w", c.Interface, err)
-	}
-	if !c.Promiscuous {
-		p.shield.raise(p.dev.index, p.link.Addr, c.Addrs)
+	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_ALL), Ifindex: p.dev.index}); err != nil {
+		return fmt.Errorf("pktio: interface %s does not let itself be bound: %w", p.link.Name, err)
 	}
 	return nil
 }
@@ -158,15 +208,13 @@ func (p *Packet) findLink(fd int, c *PacketConfig) (err error) {
 	return nil
 }
 
-// chooseFrames makes the socket see all frames of the interface, or only those meant for it.
-func (p *Packet) chooseFrames(fd int, c *PacketConfig) error {
+// join has the interface take all frames to groups, or all there are.
+func (p *Packet) join(fd int, c *PacketConfig) error {
 	// A card drops what is for groups that nobody joined. Those of our IP addresses, by which IPv6 asks for neighbours,
 	// the kernel does not know of.
 	how, what := uint16(unix.PACKET_MR_ALLMULTI), "take frames to groups"
 	if c.Promiscuous {
 		how, what = unix.PACKET_MR_PROMISC, "become promiscuous"
-	} else if err := newFilter(p.link.Addr, c.Addrs).attach(fd); err != nil {
-		return fmt.Errorf("pktio: no filter on the packet socket on %s: %w", p.link.Name, err)
 	}
 	// The interface stays so until the socket is closed.
 	err := unix.SetsockoptPacketMreq(fd, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP,
@@ -190,15 +238,17 @@ func (p *Packet) Stats() PacketStats {
 	}
 }
 
-// readRingFull adds up the kernel's drop counter, which starts anew at each reading.
+// readRingFull adds up the kernel's drop counters, which start anew at each reading.
 func (p *Packet) readRingFull() uint64 {
 	p.statsMu.Lock()
 	defer p.statsMu.Unlock()
-	_ = p.raw.Control(func(fd uintptr) {
+	add := func(fd uintptr) {
 		if st, err := unix.GetsockoptTpacketStats(int(fd), unix.SOL_PACKET, unix.PACKET_STATISTICS); err == nil {
 			p.ringFull += uint64(st.Drops)
 		}
-	})
+	}
+	_ = p.raw.Control(add)
+	_ = p.rx.long.control(add)
 	return p.ringFull
 }
 
@@ -212,6 +262,7 @@ func (p *Packet) Close() error {
 		return nil
 	}
 	err := p.sock.Close()
+	p.rx.long.closeSocket()
 	if p.file != nil {
 		if ferr := p.file.Close(); err == nil { // wakes a receiver
 			err = ferr
@@ -219,14 +270,14 @@ func (p *Packet) Close() error {
 	}
 	p.shield.lower()
 	if old&(stateReceiving|stateLent) == 0 {
-		p.unmapRing()
+		p.closeRings()
 	}
 	return err
 }
 
-func (p *Packet) unmapRing() {
+func (p *Packet) closeRings() {
 	p.unmap.Do(func() {
-		_ = unix.Munmap(p.rx.ring)
-		p.rx.ring = nil
+		p.rx.short.close()
+		p.rx.long.close()
 	})
 }

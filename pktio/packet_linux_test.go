@@ -18,6 +18,7 @@ func TestPacketConfigErrors(t *testing.T) {
 	for _, c := range []PacketConfig{
 		{},
 		{Interface: "x", RingFrames: 1}, {Interface: "x", RingFrames: -1}, {Interface: "x", RingFrames: 1 << 20}, {Interface: "x", RingFrames: 1 << 14},
+		{Interface: "x", LongFrames: 1}, {Interface: "x", LongFrames: -1}, {Interface: "x", LongFrames: 1 << 13},
 		{Interface: "x", MaxFrame: 13}, {Interface: "x", MaxFrame: 1 << 20}, {Interface: "x", MaxFrame: -1},
 		{Interface: "x", SendBuffer: -1}, {Interface: "x", SendBuffer: math.MaxInt},
 	} {

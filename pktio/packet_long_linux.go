@@ -2,95 +2,110 @@ package pktio
 
 import (
 	"fmt"
-	"unsafe"
+	"os"
+	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/softrdma/softrdma/internal/cacheline"
 )
 
-// longFrames is where frames longer than a slot of the ring come from: the kernel puts their first octets into the ring
-// and all of them into the socket's receive queue (PACKET_COPY_THRESH), without a copy. So the octets of a super-frame
-// are copied by the receiver, once, to where they stay, and not by whoever sends it on a veth first.
-//
-// The kernel queues under the lock under which it takes slots: the n-th slot marked TP_STATUS_COPY is of the n-th frame
-// in the queue.
-type longFrames struct {
-	head  [vnetHdrLen + maxHead]byte // what the ring has already
-	spare [][]byte                   // for frames of a batch that have no Room, by place
-	msg   unix.Msghdr
-	iov   [2]unix.Iovec
+// longRing is a socket of its own for frames longer than the MTU, with a ring of a few long slots beside the many short
+// ones. Long slots for all frames would be too many octets: what is written and read in turn has to stay in the processors'
+// caches, or each octet goes to memory and back.
+type longRing struct {
+	packetRing
+	sock   *os.File
+	raw    syscall.RawConn
+	writer writer
+}
 
-	// For fetchFd, which is made into a function once so that Recv does not allocate.
-	fetch func(fd uintptr)
-	n     int
-	errno unix.Errno
+// openLong has frames that f accepts put into a ring of their own.
+func (p *Packet) openLong(c *PacketConfig, f filter) error {
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("pktio: no second packet socket to be had from this kernel: %w", err)
+	}
+	l := &longRing{sock: os.NewFile(uintptr(fd), "packet:"+p.link.Name)}
+	p.rx.long = l // closed with p, whatever comes
+	if err := setPacketOptions(fd); err != nil {
+		return err
+	}
+	if err := l.open(fd, c.MaxFrame, c.LongFrames); err != nil {
+		return err
+	}
+	if err := p.receive(fd, f); err != nil {
+		return err
+	}
+	l.raw, err = l.sock.SyscallConn()
+	return err
+}
+
+// control calls f with the socket, if there is one.
+func (l *longRing) control(f func(fd uintptr)) error {
+	if l == nil {
+		return nil
+	}
+	return l.raw.Control(f)
+}
+
+// giveBack returns all lent slots to the kernel.
+func (l *longRing) giveBack() {
+	if l.writer.far {
+		l.flush()
+	}
+	l.packetRing.giveBack()
+}
+
+// closeSocket closes the socket, if there is one. The ring stays mapped.
+func (l *longRing) closeSocket() {
+	if l != nil {
+		_ = l.sock.Close()
+	}
+}
+
+// close unmaps the ring, if there is one.
+func (l *longRing) close() {
+	if l != nil {
+		l.packetRing.close()
+	}
+}
+
+// writer is the processor that writes frames into the ring: on a veth that of the sender, else the one that has the card's
+// interrupts. It finds the lines of a slot in the cache of our processor, which has read them. That is a matter of little
+// where the two share a cache. Where they do not it takes most of the writer's time, and it is better to have dropped from
+// all caches what has been read.
+type writer struct {
+	far    bool
+	frames uint32 // since the last look
+	doubts int    // looks in a row that said otherwise
 }
 
 const (
-	// maxHead is the longest Ethernet, IP and TCP header of a frame whose payload is put apart.
-	maxHead = EthernetHeader + 60 + 60
-	// longQueue is how many octets of long frames may wait: more than a peer may send unacknowledged. The kernel counts
-	// its memory for them, which is up to twice as much.
-	longQueue = 16 << 20
+	// lookDistance is after how many frames the distance is looked at: the threads may have gone elsewhere.
+	lookDistance = 64
+	// farFrom is how long a line takes from a processor that is far. Processors that share a cache have it of each other in
+	// 20 to 60 ns, those of different sockets or clusters in 130 and more.
+	farFrom = 100 * time.Nanosecond
+	// certain is how many looks in a row it takes to believe them: an interrupt makes any line far.
+	certain = 3
 )
 
-// next takes the oldest frame out of the queue. It has size octets, of which known are in the ring. The payload of a
-// TCP segment goes to the start of room with its headers left in the ring; all else goes there whole.
-func (q *longFrames) next(p *Packet, data [][]byte, known, room []byte, size int) ([][]byte, error) {
-	head := 0
-	if s, ok := tcpSegment(known, size); ok && s.payload <= maxHead {
-		head = s.payload
+// look looks at how far the writer of frame is, which nobody has read, now and then.
+func (w *writer) look(frame []byte) {
+	if w.frames++; w.frames < lookDistance || !cacheline.CanFlush || len(frame) < cacheline.Span {
+		return
 	}
-	q.iov[0] = unix.Iovec{Base: &q.head[0], Len: uint64(vnetHdrLen + head)}
-	q.iov[1] = unix.Iovec{Base: &room[0], Len: uint64(size - head)}
-	if err := q.receive(p, 2); err != nil {
-		return nil, err
-	}
-	if q.n != vnetHdrLen+size {
-		return nil, fmt.Errorf("pktio: a frame of %d octets in the ring on %s has %d in the queue", size, p.link.Name, q.n-vnetHdrLen)
-	}
-	if head > 0 {
-		data = append(data, known[:head:head])
-	}
-	return append(data, room[:size-head:size-head]), nil
+	w.frames = 0
+	w.seen(cacheline.Distance(frame))
 }
 
-// drop takes the oldest frame out of the queue for nobody.
-func (q *longFrames) drop(p *Packet) error {
-	q.iov[0] = unix.Iovec{Base: &q.head[0], Len: vnetHdrLen}
-	return q.receive(p, 1)
-}
-
-// place returns memory for a frame at place i of a batch.
-func (q *longFrames) place(i, size int) []byte {
-	for len(q.spare) <= i {
-		q.spare = append(q.spare, nil)
-	}
-	if len(q.spare[i]) < size {
-		q.spare[i] = make([]byte, max(size, MaxSuperFrame))
-	}
-	return q.spare[i]
-}
-
-func (q *longFrames) receive(p *Packet, pieces int) error {
-	q.msg.Iov, q.msg.Iovlen = &q.iov[0], uint64(pieces)
-	if p.raw.Control(q.fetch) != nil {
-		return ErrClosed
-	}
-	clear(q.iov[:])
-	if q.errno != 0 {
-		return fmt.Errorf("pktio: interface %s: a long frame is not to be had: %w", p.link.Name, q.errno)
-	}
-	return nil
-}
-
-func (q *longFrames) fetchFd(fd uintptr) {
-	for range 3 {
-		// Raw, as it never blocks: the frame is there.
-		n, _, errno := unix.RawSyscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(&q.msg)), unix.MSG_DONTWAIT|unix.MSG_TRUNC)
-		q.n, q.errno = int(n), errno
-		// An outage is reported once, and seen to by whoever looks at the interface.
-		if errno != unix.EINTR && errno != unix.ENETDOWN {
-			return
-		}
+// seen takes a distance into account.
+func (w *writer) seen(d time.Duration) {
+	if (d >= farFrom) == w.far {
+		w.doubts = 0
+	} else if w.doubts++; w.doubts == certain {
+		w.far, w.doubts = !w.far, 0
 	}
 }

@@ -31,8 +31,8 @@ func (*Packet) Stats() PacketStats { return PacketStats{} }
 // Mode tells nothing.
 func (*Packet) Mode() string { return "" }
 
-// Ring has no memory.
-func (*Packet) Ring() (frames, size, octets int) { return 0, 0, 0 }
+// Rings has no memory.
+func (*Packet) Rings() []RingSize { return nil }
 
 // Close does nothing.
 func (*Packet) Close() error { return nil }

@@ -7,19 +7,12 @@ import (
 	"os"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
 const (
 	vnetHdrLen = 10
-	// slotHeader is what the kernel puts in front of a frame in its slot, rounded up: the TPACKET_V2 header with
-	// its address, padding and the vnet header.
-	slotHeader = 128
-	// ringBlock is the size of the pieces the kernel allocates a ring in. It rounds each up to a power of two, so
-	// we give it one.
-	ringBlock = 1 << 20
 	// lookEvery is how many empty polls with a wait of 0 lie between two looks at the interface: some milliseconds.
 	lookEvery = 1 << 16
 	// lookAgain is how often a waiting Recv looks whether a down interface came up or went away.
@@ -28,16 +21,10 @@ const (
 
 // packetRx is the receive half of a Packet: whoever is in Recv may touch it.
 type packetRx struct {
-	ring     []byte
-	block    int         // octets
-	slot     int         // octets
-	longest  int         // octets a frame may have
-	room     int         // octets of a frame that a slot has room for
-	long     *longFrames // where frames come from that have more; nil if none may have
-	perBlock int         // slots
-	slots    int         // in all
-	cur      int         // the slot the kernel fills next, as far as we have seen
-	lent     int         // slots before cur that are not given back
+	short   packetRing // of frames up to the MTU
+	long    *longRing  // of longer ones; nil if there are none, or queue has them
+	queue   *longQueue // where the octets of longer ones are that short announces; nil unless asked for
+	longest int        // octets a frame may have
 
 	empty  uint32 // polls since the last look
 	polls  uint32 // since the last wait
@@ -59,74 +46,35 @@ type packetRx struct {
 	armed bool // the next look at a down interface is seen to
 }
 
-// queueLong lets frames that are longer than the interface's MTU come by way of the socket's receive queue, if there are
-// to be such, so that the ring has slots for the others only.
-func (r *packetRx) queueLong(fd, mtu int, c *PacketConfig) {
-	r.longest, r.room = c.MaxFrame, c.MaxFrame
-	if c.WholeRing || c.MaxFrame <= mtu+EthernetHeader {
-		return
-	}
-	// What the kernel lets everyone have holds a handful of super-frames. It takes twice of what it is told.
-	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 2*longQueue) != nil ||
-		unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_COPY_THRESH, 1) != nil {
-		return
-	}
-	r.room = mtu + EthernetHeader
-	r.long = new(longFrames)
-	r.long.fetch = r.long.fetchFd
-}
-
-// mapRing makes the ring on fd and maps it.
-func (r *packetRx) mapRing(fd int, c *PacketConfig) error {
-	// An odd count of cache lines spreads the slots over all sets of the cache.
-	const line = 64
-	r.slot = (r.room+slotHeader+line-1)/line*line | line
-	frames := c.RingFrames
-	if frames == 0 {
-		frames = min(max(defaultRingOctets/r.slot, defaultRingFrames), defaultRingMost)
-	}
-	r.block = ringBlock
-	for r.block/2 >= r.slot*frames && r.block/2 >= os.Getpagesize() {
-		r.block /= 2
-	}
-	r.perBlock = r.block / r.slot
-	blocks := (frames + r.perBlock - 1) / r.perBlock
-	r.slots = blocks * r.perBlock
-	req := unix.TpacketReq{
-		Block_size: uint32(r.block), Block_nr: uint32(blocks),
-		Frame_size: uint32(r.slot), Frame_nr: uint32(r.slots),
-	}
-	if err := unix.SetsockoptTpacketReq(fd, unix.SOL_PACKET, unix.PACKET_RX_RING, &req); err != nil {
-		return fmt.Errorf("pktio: no receive ring of %d frames in %d octets: lower RingFrames or MaxFrame: %w", r.slots, r.block*blocks, err)
-	}
-	ring, err := unix.Mmap(fd, 0, r.block*blocks, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
-	if err != nil {
-		return fmt.Errorf("pktio: the receive ring of %d octets does not map: lower RingFrames or MaxFrame: %w", r.block*blocks, err)
-	}
-	r.ring = ring
-	return nil
-}
-
-// at returns where slot i begins.
-func (r *packetRx) at(i int) int { return i/r.perBlock*r.block + i%r.perBlock*r.slot }
-
-func (r *packetRx) header(at int) *unix.Tpacket2Hdr {
-	return (*unix.Tpacket2Hdr)(unsafe.Pointer(&r.ring[at]))
-}
-
-// giveBack returns all lent slots to the kernel. Never some of them: the kernel stops at the first it finds taken, and
-// we would wait for each other.
+// giveBack returns all lent slots to the kernel.
 func (r *packetRx) giveBack() {
-	i := r.cur - r.lent
-	if i < 0 {
-		i += r.slots
+	r.short.giveBack()
+	if r.long != nil {
+		r.long.giveBack()
 	}
-	for ; r.lent > 0; r.lent-- {
-		atomic.StoreUint32(&r.header(r.at(i)).Status, unix.TP_STATUS_KERNEL)
-		if i++; i == r.slots {
-			i = 0
+}
+
+// oldest returns the ring that has the frame that came first of those we have not seen, nil if there is none.
+func (r *packetRx) oldest() *packetRing {
+	short := r.short.filled()
+	if r.long == nil {
+		if short == nil {
+			return nil
 		}
+		return &r.short
 	}
+	// A frame that came before one we see is seen by whoever looks after that.
+	long := r.long.filled()
+	if long != nil && short == nil {
+		short = r.short.filled()
+	}
+	switch {
+	case long != nil && (short == nil || cameBefore(long, short)):
+		return &r.long.packetRing
+	case short != nil:
+		return &r.short
+	}
+	return nil
 }
 
 // Recv receives from the interface, see [Port].
@@ -174,7 +122,7 @@ func (p *Packet) leave(n int) (closed bool) {
 		old := p.state.Load()
 		closed = old&stateClosed != 0
 		if closed && n == 0 {
-			p.unmapRing()
+			p.closeRings()
 		}
 		if p.state.CompareAndSwap(old, old&stateClosed|next) {
 			return closed
@@ -182,39 +130,39 @@ func (p *Packet) leave(n int) (closed bool) {
 	}
 }
 
-// take lends what the kernel has put into the ring, never more than half of it: the other half is the kernel's to
+// take lends what the kernel has put into the rings, never more than half of one: the other half is the kernel's to
 // fill meanwhile.
 func (p *Packet) take(batch []Frame) int {
 	r := &p.rx
 	n, octets, super := 0, 0, 0
 	for n < len(batch) && r.broken == nil {
-		if r.lent == r.slots/2 {
+		ring := r.oldest()
+		if ring == nil {
+			break
+		}
+		if ring.lent == ring.slots/2 {
 			if n > 0 {
 				break
 			}
 			r.giveBack() // nothing but frames not wanted
 		}
-		at := r.at(r.cur)
-		h := r.header(at)
+		at := ring.lend()
+		h := ring.header(at)
 		status := atomic.LoadUint32(&h.Status)
-		if status&unix.TP_STATUS_USER == 0 {
-			break
-		}
-		r.lent++
-		if r.cur++; r.cur == r.slots {
-			r.cur = 0
-		}
 		if !p.wanted(h, status) {
 			continue
 		}
 		at += int(h.Mac)
 		f := &batch[n]
-		if data := r.ring[at : at+int(h.Snaplen) : at+int(h.Snaplen)]; status&unix.TP_STATUS_COPY == 0 {
+		if data := ring.mem[at : at+int(h.Snaplen) : at+int(h.Snaplen)]; status&unix.TP_STATUS_COPY == 0 {
 			f.Data = append(f.Data[:0], data)
 		} else if !p.fetch(n, f, data, int(h.Len)) {
 			continue
 		}
-		f.Offload = parseVnet(r.ring[at-vnetHdrLen : at])
+		if ring != &r.short {
+			r.long.writer.look(f.Data[0])
+		}
+		f.Offload = parseVnet(ring.mem[at-vnetHdrLen : at])
 		if f.GSO != GSONone {
 			super++
 		}
@@ -252,7 +200,7 @@ func (p *Packet) wanted(h *unix.Tpacket2Hdr, status uint32) bool {
 		return true
 	}
 	if queued {
-		r.broken = r.long.drop(p)
+		r.broken = r.queue.drop(p)
 	}
 	return false
 }
@@ -262,9 +210,9 @@ func (p *Packet) fetch(i int, f *Frame, data []byte, size int) bool {
 	r := &p.rx
 	room := f.Room
 	if len(room) < size {
-		room = r.long.place(i, size)
+		room = r.queue.place(i, size)
 	}
-	f.Data, r.broken = r.long.next(p, f.Data[:0], data, room, size)
+	f.Data, r.broken = r.queue.next(p, f.Data[:0], data, room, size)
 	return r.broken == nil
 }
 

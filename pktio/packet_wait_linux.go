@@ -12,7 +12,7 @@ import (
 // for arriving frames alone: Go's poller would wake for every frame that has left, too. And it can be made deaf while
 // the receiver polls. Where processors are few each wake-up for nothing takes one from somebody, which may be the peer.
 
-// openPoller makes p.file and p.wait, for the socket.
+// openPoller makes p.file and p.wait, for the sockets.
 func (p *Packet) openPoller() error {
 	r := &p.rx
 	r.ears, r.tell = p.listen, p.listenTo
@@ -57,16 +57,22 @@ func (p *Packet) hear(op int) error {
 	return r.heard
 }
 
-// listen has the socket listened to by the epoll instance fd.
+// listen has the sockets listened to by the epoll instance fd.
 func (p *Packet) listen(fd uintptr) {
-	p.rx.epoll = int(fd)
-	if err := p.raw.Control(p.rx.tell); err != nil {
-		p.rx.heard = err
+	r := &p.rx
+	r.epoll, r.heard = int(fd), nil
+	if err := p.raw.Control(r.tell); err != nil {
+		r.heard = err
+	}
+	if err := r.long.control(r.tell); err != nil {
+		r.heard = err
 	}
 }
 
 // listenTo has the socket fd listened to.
 func (p *Packet) listenTo(fd uintptr) {
 	r := &p.rx
-	r.heard = unix.EpollCtl(r.epoll, r.op, int(fd), &r.event)
+	if err := unix.EpollCtl(r.epoll, r.op, int(fd), &r.event); err != nil {
+		r.heard = err
+	}
 }

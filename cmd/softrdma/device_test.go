@@ -59,13 +59,13 @@ func TestXDPMode(t *testing.T) {
 	require.ErrorContains(t, err, `no mode "fast"`)
 }
 
-func TestTwoCopies(t *testing.T) {
+func TestOneCopy(t *testing.T) {
 	c, err := parseDevice(t, nil)
 	require.NoError(t, err)
-	require.False(t, c.TwoCopies)
-	c, err = parseDevice(t, nil, "--two-copies")
+	require.False(t, c.OneCopy)
+	c, err = parseDevice(t, nil, "--one-copy")
 	require.NoError(t, err)
-	require.True(t, c.TwoCopies)
+	require.True(t, c.OneCopy)
 }
 
 func TestThreads(t *testing.T) {

@@ -33,7 +33,7 @@ type deviceFlags struct {
 	mtu     int
 	silence time.Duration
 	threads string
-	twice   bool
+	once    bool
 	proto   protocolFlags
 	capture string
 	stats   string
@@ -49,7 +49,7 @@ func (f *deviceFlags) register(set *pflag.FlagSet) {
 	set.StringSliceVar(&f.gws, "gw", nil, "next hop for addresses off the link, one for IPv4 and one for IPv6; repeatable (SOFTRDMA_GW)")
 	set.IntVar(&f.mtu, "mtu", 0, "octets of an IP packet; the interface's if 0 (SOFTRDMA_MTU)")
 	set.DurationVar(&f.silence, "keepalive", 0, "how long a silent peer is trusted to be there; 60s if 0, for ever if below")
-	set.BoolVar(&f.twice, "two-copies", false, "let the packet backend receive large packets with one copy more, to compare")
+	set.BoolVar(&f.once, "one-copy", false, "let the packet backend receive large packets with one copy less, past the ring it shares with the kernel")
 	set.StringVar(&f.threads, "threads", "adaptive", "who does the work: c1: one goroutine of the device; c2: the application's; c3: the device's receives, the application's sends; "+
 		"adaptive: c2 while the application polls, the device's while it does not; each side has its own (SOFTRDMA_THREADS)")
 	f.proto.register(set)
@@ -92,7 +92,7 @@ func (f *deviceFlags) config(env func(string) string) (iwarp.Config, error) {
 	if c.MTU, err = strconv.Atoi(mtu); err != nil || c.MTU < 0 {
 		return c, usagef("leave it out for the interface's", "%s: %q is not a number of octets", from, mtu)
 	}
-	c.TwoCopies = f.twice
+	c.OneCopy = f.once
 	threads, from := given("threads", "SOFTRDMA_THREADS", f.threads)
 	if c.Threads, err = iwarp.ParseThreads(threads); err != nil {
 		return c, usagef("`softrdma --help` lists the flags", "%s: %w", from, err)

@@ -20,7 +20,7 @@ var downward = map[string][]string{
 	"rdmap": {"ddp", "mpa", "mempool", "internal/ring"},
 	// I/O column
 	"mempool":  {},
-	"pktio":    {"mempool"},
+	"pktio":    {"mempool", "internal/cacheline"},
 	"netstack": {"pktio", "mempool", "internal/yield"},
 	// the API, and where the columns meet
 	"internal/ring":  {},
@@ -30,6 +30,7 @@ var downward = map[string][]string{
 	"verbs/iwarp":    {"verbs", "rdmap", "ddp", "mpa", "netstack", "pktio", "mempool", "internal/ring", "internal/yield"},
 	// around it
 	"internal/crc32c":    {},
+	"internal/cacheline": {},
 	"internal/capture":   {"pktio", "mempool"}, // a second opinion shares nothing with the protocol column
 	"internal/simnet":    {"netstack", "mpa", "pktio", "mempool"},
 	"internal/wiretest":  {}, // likewise

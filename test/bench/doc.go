@@ -50,7 +50,7 @@
 // # Threading models
 //
 // -models measures Writes under the threading models of the SoftRDMA paper (package
-// verbs/iwarp, Threads), c3 also with two copies on receive: the round trip for 64 octets to 64 KiB, the throughput for 64
+// verbs/iwarp, Threads), c3 also with one copy less on receive: the round trip for 64 octets to 64 KiB, the throughput for 64
 // octets to 1 MiB with up to 128 at once, on the packet backend, both sides under the
 // same model, medians of up to three passes. Of throughput, the side that is written to has an
 // application that does not poll: there the device's goroutines work in any model. With

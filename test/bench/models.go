@@ -16,15 +16,15 @@ var modelNames = map[string]string{
 	iwarp.ThreadsIO.String():              "c1, one goroutine for packets and protocols",
 	iwarp.ThreadsRunToCompletion.String(): "c2, run to completion",
 	iwarp.ThreadsSplit.String():           "c3, one goroutine receives, the application sends",
-	iwarp.ThreadsSplit.String() + twice:   "c3+copy, the same with two copies on receive",
+	iwarp.ThreadsSplit.String() + once:    "c3-copy, the same with one copy less on receive",
 }
 
-// twice behind the name of a model says that it is measured with two copies on receive.
-const twice = "+copy"
+// once behind the name of a model says that it is measured with one copy on the way to TCP.
+const once = "-copy"
 
 var allModels = []string{
 	iwarp.ThreadsAdaptive.String(), iwarp.ThreadsIO.String(), iwarp.ThreadsRunToCompletion.String(), iwarp.ThreadsSplit.String(),
-	iwarp.ThreadsSplit.String() + twice,
+	iwarp.ThreadsSplit.String() + once,
 }
 
 func parseModels(list string) ([]string, error) {
@@ -64,8 +64,8 @@ func modelRuns() (list []modelRun) {
 }
 
 func (r modelRun) under(model string) perfRun {
-	threads, copied := strings.CutSuffix(model, twice)
-	return perfRun{backend: "packet", op: "write", kind: r.kind, size: r.size, threads: threads, twice: copied}
+	threads, less := strings.CutSuffix(model, once)
+	return perfRun{backend: "packet", op: "write", kind: r.kind, size: r.size, threads: threads, once: less}
 }
 
 // compareModels makes a curve of each model and kind. At each size the models take turns,

@@ -14,7 +14,7 @@ func TestModels(t *testing.T) {
 	require.Equal(t, []string{"c3", "c1"}, o.models)
 	o, err = parseOptions([]string{"-models", "all"}, nil)
 	require.NoError(t, err)
-	require.Equal(t, []string{"adaptive", "c1", "c2", "c3", "c3+copy"}, o.models)
+	require.Equal(t, []string{"adaptive", "c1", "c2", "c3", "c3-copy"}, o.models)
 	for _, m := range o.models {
 		require.NotEmpty(t, modelNames[m])
 	}
@@ -40,12 +40,12 @@ func TestModels(t *testing.T) {
 	}
 	require.Equal(t, map[string]int{"lat": 11, "bw": 15}, count, "64 octets to 64 KiB, and to 1 MiB")
 	require.NotContains(t, perfRun{backend: "packet"}.pair("softrdma", time.Second).client, "--threads")
-	copied := modelRun{"bw", large}.under("c3+copy").pair("softrdma", time.Second)
-	for _, argv := range [][]string{copied.server, copied.client} {
+	less := modelRun{"bw", large}.under("c3-copy").pair("softrdma", time.Second)
+	for _, argv := range [][]string{less.server, less.client} {
 		require.Equal(t, "c3", argv[slices.Index(argv, "--threads")+1])
-		require.Contains(t, argv, "--two-copies")
+		require.Contains(t, argv, "--one-copy")
 	}
-	require.NotContains(t, modelRun{"bw", large}.under("c3").pair("softrdma", time.Second).client, "--two-copies")
+	require.NotContains(t, modelRun{"bw", large}.under("c3").pair("softrdma", time.Second).client, "--one-copy")
 
 	d := &perfDocument{Backend: "packet: own", Threads: "c1", Results: []perfRow{{}}}
 	d.Test.Op, d.Test.Kind = "write", "lat"

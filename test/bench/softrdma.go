@@ -18,7 +18,7 @@ type perfRun struct {
 	all     bool   // sizes from 2 octets to 8 MiB instead
 	depth   int    // perf's own if 0
 	threads string // threading model of both sides; perf's own if empty
-	twice   bool   // both sides receive with two copies
+	once    bool   // both sides receive with one copy on the way to TCP
 	noCRC   bool
 	verify  bool
 }
@@ -38,8 +38,8 @@ func (r perfRun) flags(h host) []string {
 	if r.noCRC {
 		f = append(f, "--no-crc")
 	}
-	if r.twice {
-		f = append(f, "--two-copies")
+	if r.once {
+		f = append(f, "--one-copy")
 	}
 	if r.threads != "" {
 		f = append(f, "--threads", r.threads)
@@ -98,8 +98,8 @@ func (r perfRun) String() string {
 	if r.noCRC {
 		s += ", no CRC"
 	}
-	if r.twice {
-		s += ", two copies"
+	if r.once {
+		s += ", one copy"
 	}
 	if r.threads != "" {
 		s += ", threads " + r.threads

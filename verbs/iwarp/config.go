@@ -57,10 +57,11 @@ type Config struct {
 	Threads Threads // which goroutines do the work; ThreadsAdaptive if 0
 	TCP     TCP     // of our own stack, not for Kernel
 
-	// TwoCopies has Packet receive super-frames by way of its ring, as it does without
-	// CAP_NET_ADMIN in any case: two copies on the way to TCP, of which the kernel does
-	// one, rather than the one that is needed. It is there to compare.
-	TwoCopies bool
+	// OneCopy has Packet read super-frames from the kernel straight into TCP's buffer: one
+	// copy on the way to TCP rather than two, one of which is into the ring that we share
+	// with the kernel. It takes CAP_NET_ADMIN, without which nothing changes. Where the
+	// sender is on the same host it is slower: docs/performance.md says why.
+	OneCopy bool
 
 	AddressProbe time.Duration // how long Open asks the link whether another host has one of Addrs; DefaultAddressProbe if 0, not at all if negative
 	DownGrace    time.Duration // how long the interface may be down before the device fails, with all its connections; DefaultDownGrace if 0, at once if negative, as always when it is deleted

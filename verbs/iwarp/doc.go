@@ -45,9 +45,9 @@
 // model: TCP's acknowledgements and timers wait for no application.
 //
 // The models differ in threads alone, not in copies. What arrives is copied out of the
-// kernel into TCP's buffer, and from there to where it belongs, which is the one copy of
-// the layers above TCP. With Config.TwoCopies, or without CAP_NET_ADMIN, large packets
-// are copied once more, into a ring that is shared with the kernel.
+// ring that is shared with the kernel into TCP's buffer, and from there to where it
+// belongs, which is the one copy of the layers above TCP. With Config.OneCopy large
+// packets go past the ring.
 //
 // # Few processors
 //

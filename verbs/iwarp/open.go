@@ -125,13 +125,20 @@ func (c *Config) port(b Backend, why *string) (pktio.Port, []buffers, error) {
 		addrs = append(addrs, a.Addr())
 	}
 	if b == Packet {
-		p, err := pktio.OpenPacket(pktio.PacketConfig{Interface: c.Interface, Addrs: addrs, DownGrace: c.DownGrace, WholeRing: c.TwoCopies})
+		p, err := pktio.OpenPacket(pktio.PacketConfig{Interface: c.Interface, Addrs: addrs, DownGrace: c.DownGrace, LongQueue: c.OneCopy})
 		if err != nil {
 			return nil, nil, err
 		}
 		*why += "; " + p.Mode()
-		frames, size, octets := p.Ring()
-		return p, []buffers{pinnedBuffers("packet receive ring, the kernel's memory", frames, size, octets)}, nil
+		var bufs []buffers
+		for i, r := range p.Rings() {
+			what := "packet receive ring, the kernel's memory"
+			if i > 0 {
+				what = "packet receive ring for super-frames, the kernel's memory"
+			}
+			bufs = append(bufs, pinnedBuffers(what, r.Frames, r.Slot, r.Octets))
+		}
+		return p, bufs, nil
 	}
 	p, err := pktio.OpenXDP(pktio.XDPConfig{Interface: c.Interface, Addrs: addrs, Mode: c.XDPMode, DownGrace: c.DownGrace, SendSocket: true})
 	if err != nil {
