@@ -325,8 +325,10 @@ func (c *conn) timeout() {
 		c.stream.Nudge()
 		c.dev.txq.push(c.qp)
 		c.await(4 * c.nudge)
-	case dialing, awaitReply:
-		c.failDial(errTimeout("no answer from " + c.tcp.RemoteAddr().String()))
+	case dialing:
+		c.failDial(errTimeout("no TCP connection to " + c.tcp.RemoteAddr().String()))
+	case awaitReply:
+		c.failDial(errTimeout("a TCP connection, but no MPA Reply of " + c.tcp.RemoteAddr().String()))
 	case awaitRTR:
 		c.reset(errTimeout("no ready-to-receive message of the initiator"))
 	case awaitRequest:
