@@ -3,6 +3,8 @@ package netstack
 import (
 	"runtime"
 	"time"
+
+	"github.com/softrdma/softrdma/internal/yield"
 )
 
 // Poll fills ev with connections and listeners worth a look and returns how many. It also passes on what earlier
@@ -67,7 +69,7 @@ func (s *Stack) pace(found bool) {
 		s.vain = 0
 	} else if s.vain == yieldVain {
 		s.vain = 0
-		osYield()
+		yield.Thread()
 	}
 }
 

@@ -45,7 +45,7 @@ func (s *spinner) again() bool {
 		return false
 	}
 	if now >= s.next {
-		osYield()
+		yield.Thread()
 		s.next = now + yieldEvery
 		runtime.Gosched() // other processors' goroutines, too
 	} else {

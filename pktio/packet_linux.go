@@ -12,12 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Packet is a port on a network interface by way of an AF_PACKET socket: a TPACKET_V2 ring shared with the kernel for
-// receive, by which super-frames are announced that are then read from the socket, sendmsg for transmit, and a virtio_net_hdr with each frame both ways, so that super-frames pass whole.
+// Packet is a port on a network interface by way of AF_PACKET sockets: TPACKET_V2 rings shared with the kernel for receive,
+// one for frames up to the MTU and one for longer ones, sendmsg for transmit, and a virtio_net_hdr with each frame both
+// ways, so that super-frames pass whole.
 //
 // It sees frames to the interface's address and to groups (all frames if Promiscuous), as the kernel does, which keeps
 // handling them too, but for packets to PacketConfig.Addrs, see Mode: our stack must use an IP address that the kernel
-// does not have. Recv with a wait of 0 makes no system call but to read a super-frame.
+// does not have. Recv with a wait of 0 makes no system call, but with PacketConfig.LongQueue to read a super-frame.
 type Packet struct {
 	link Link
 	dev  iface

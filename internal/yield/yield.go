@@ -1,4 +1,4 @@
-// Package yield lets other goroutines run in between the looks of a loop that waits for something.
+// Package yield lets others run in between the looks of a loop that waits for something.
 //
 // runtime.Gosched puts its caller into the queue of all processors and wakes an idle one to take it from there. A loop
 // that calls it again and again has a second thread wake up for nothing all the time, and where cores are few that one

@@ -328,7 +328,7 @@ func (c *conn) timeout() {
 	case dialing:
 		c.failDial(errTimeout("no TCP connection to " + c.tcp.RemoteAddr().String()))
 	case awaitReply:
-		c.failDial(errTimeout("a TCP connection, but no MPA Reply of " + c.tcp.RemoteAddr().String()))
+		c.failDial(errTimeout("no MPA Reply on the TCP connection to " + c.tcp.RemoteAddr().String()))
 	case awaitRTR:
 		c.reset(errTimeout("no ready-to-receive message of the initiator"))
 	case awaitRequest:

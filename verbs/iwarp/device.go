@@ -111,7 +111,9 @@ func (d *device) provider() verbs.Provider {
 	if d.model != ThreadsAdaptive {
 		p.Info += "; threads " + d.model.String()
 	}
-	if d.model != ThreadsIO {
+	if d.model == ThreadsIO {
+		p.Progress = d.giveWay
+	} else {
 		p.Progress, p.Parked = d.progress, d.parked
 	}
 	d.keys(&p)

@@ -255,7 +255,7 @@ func TestScriptedResponder(t *testing.T) {
 	}{
 		{name: "closes unheard", err: "MPA Reply", play: func(p *wiretest.Peer) { p.Startup(); p.Conn().Close() }},
 		// It is dialed once more, with revision 1, and does not answer that.
-		{name: "resets unheard", err: "no answer", play: func(p *wiretest.Peer) { p.Startup(); p.Reset() }},
+		{name: "resets unheard", err: "no MPA Reply on the TCP connection to 127.0.0.1:", play: func(p *wiretest.Peer) { p.Startup(); p.Reset() }},
 		{name: "half closes unheard", err: "MPA Reply", play: func(p *wiretest.Peer) { p.Startup(); p.CloseWrite() }},
 		{name: "MPA-03 answers with a Request", err: "both ends are initiators", is: mpa.ErrBothInitiate, play: func(p *wiretest.Peer) {
 			p.Startup()

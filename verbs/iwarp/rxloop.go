@@ -190,6 +190,9 @@ func (d *device) progress() {
 		r.timer.Reset(nap)
 		r.due.Store(true)
 		yield.Now()
+		if d.model == ThreadsSplit {
+			yield.Thread() // as giveWay
+		}
 	}
 	d.txq.leave()
 	d.txq.begin()
@@ -198,6 +201,16 @@ func (d *device) progress() {
 		return
 	}
 	d.sendQueued(progressTurns, &d.txq.apps, false)
+}
+
+// giveWay is the turn of an application that has polled in vain and has others do
+// all the work: they may be waiting for its processor, which they get at the
+// scheduler's next tick otherwise, after milliseconds.
+func (d *device) giveWay() {
+	if d.role.polls.Add(1)%napPolls == 0 {
+		yield.Now()
+		yield.Thread()
+	}
 }
 
 // takeRole does a turn of the receive goroutine, which leaves the stack to us. It

@@ -4,6 +4,3 @@ import "golang.org/x/sys/unix"
 
 // osRest sleeps for as short as the kernel lets a thread sleep: some 50 microseconds, by its timer slack.
 func osRest() { _ = unix.Nanosleep(&unix.Timespec{Nsec: 1}, nil) }
-
-// osYield lets another thread have the CPU if one waits for it.
-func osYield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
