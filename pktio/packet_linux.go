@@ -153,18 +153,16 @@ func (p *Packet) openRings(fd int, c *PacketConfig, frames filter) error {
 	}
 	only := frames
 	if apart {
+		// First, as the kernel asks the socket that was bound last first: short frames are those that somebody waits for.
+		if err := p.openLong(c, frames.beyond(short)); err != nil {
+			return err
+		}
 		only = frames.upTo(short)
 	}
 	if err := p.receive(fd, only); err != nil {
 		return err
 	}
-	if err := p.join(fd, c); err != nil {
-		return err
-	}
-	if !apart {
-		return nil
-	}
-	return p.openLong(c, frames.beyond(short))
+	return p.join(fd, c)
 }
 
 // setPacketOptions sets what every receiving socket needs, before its ring is made.
