@@ -161,6 +161,9 @@ func TestLostSuperFrameIsSentWhole(t *testing.T) {
 		t.Logf("%d lost, %d octets in %d frames sent again", la.lost, octets, again)
 		require.Empty(t, bad)
 		require.Positive(t, la.lost)
+		if raceEnabled {
+			return // acknowledgements come one by one where all takes ten times as long, and what they ask for leaves likewise
+		}
 		require.Less(t, again, octets/1400/2, "most go together with others")
 	})
 }
